@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-sinks test-lora check format soak mutants agreement bench clean
+.PHONY: demo test test-slow test-sinks test-lora test-triton check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +18,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 	$(BIN)/assay demo
 
-test: $(VENV)/.installed  ## the quick proof: a few minutes, every property in a short form
+test: $(VENV)/.installed .venv-triton/.installed  ## the quick proof: a few minutes, every property in a short form
 	$(BIN)/pytest -n 2 --dist worksteal --durations=20
+	$(MAKE) test-triton
 
 test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; up to an hour
 	$(BIN)/pytest -n 2 --dist worksteal --durations=20 -m 'slow and not soak'
@@ -65,6 +66,13 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/models/test_lora.py tests/unit/inference/local/test_generator.py tests/integration/test_lora.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
+
+.venv-triton/.installed: $(VENV)/.installed
+	$(call on_top_of_ours,.venv-triton,triton)
+	touch $@
+
+test-triton: .venv-triton/.installed  ## GPU kernels under Triton's interpreter; on a GPU, compiled
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),triton .venv-triton/bin/python -m pytest tests/unit/models/kernels
 
 # The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other.
 .venv-bench-%/.installed: $(VENV)/.installed

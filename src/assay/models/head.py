@@ -4,7 +4,8 @@
     backward                                 --chunk by chunk-->  logits again, their gradient, the gradient of W
 
 The backward pass needs the states and two numbers for each token. A chunk's logits are freed before the next chunk:
-4096 tokens of a vocabulary of 50,000 would take 820 MB, and as much again for their gradient.
+4096 tokens of a vocabulary of 50,000 would take 820 MB, and as much again for their gradient. On a GPU with Triton,
+`kernels.fused_head` computes the same from logits in the autocast type.
 """
 
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Int
 from assay.models.causal_config import HEAD_NUMBERS
+from assay.models.determinism import distinct_writes
+from assay.models.kernels.triton_use import runs_triton
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
 """Logits of one chunk by device type (see also `distributed.allocator`)."""
@@ -39,10 +42,46 @@ def head_scores(
     targets: Int[Tensor, "token"],
 ) -> TokenScores:
     """Return the scores of the targets; logprobs and entropies have gradients."""
-    kind = states.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-    scores: TokenScores = _Head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
+    dtype = _product_dtype(states)
+    head: type[torch.autograd.Function] = _Head
+    if _is_fused(states, dtype):
+        from assay.models.kernels import fused_head  # imports triton
+
+        head = fused_head.FusedHead
+    scores: TokenScores = head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
     return TokenScores(*scores)
+
+
+def head_loss(
+    states: Float[Tensor, "token width"],
+    weight: Float[Tensor, "entry width"],
+    bias: Float[Tensor, "entry"] | None,
+    targets: Int[Tensor, "token"],
+    factors: Float[Tensor, "token"],
+) -> tuple[Float[Tensor, ""], TokenScores]:
+    """Return the sum of -factor * logprob, which has gradients, and the scores without gradients.
+
+    On a GPU with Triton the gradients are computed in the forward pass, with three products instead of four: call it
+    for losses that are linear in the logprobs, and run backward once.
+    """
+    dtype = _product_dtype(states)
+    if not _is_fused(states, dtype) or not torch.is_grad_enabled():
+        scores = head_scores(states, weight, bias, targets)
+        return -(scores.logprobs * factors).sum(), TokenScores(*(score.detach() for score in scores))
+    from assay.models.kernels.fused_head import FusedHeadLoss  # imports triton
+
+    loss, *found = FusedHeadLoss.apply(states, weight, bias, targets, factors, dtype)  # type: ignore[no-untyped-call]
+    return loss, TokenScores(*found)
+
+
+def _is_fused(states: Float[Tensor, "token width"], dtype: torch.dtype) -> bool:
+    """Return True if the kernels compute the head; they add in float32."""
+    return dtype != torch.float64 and runs_triton(states)
+
+
+def _product_dtype(states: Float[Tensor, "token width"]) -> torch.dtype:
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
 
 
 class _Head(torch.autograd.Function):
@@ -101,7 +140,8 @@ class _Head(torch.autograd.Function):
             if grad_entropies is not None:
                 factor = factor - grad_entropies[rows, None] * (grad_logits + entropies[rows, None])
             grad_logits = grad_logits.exp_().mul_(factor)
-            grad_logits.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
+            with distinct_writes():
+                grad_logits.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(dim=0)
             grad_logits = grad_logits.to(ctx.dtype)

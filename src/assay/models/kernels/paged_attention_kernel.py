@@ -1,0 +1,251 @@
+"""The Triton kernel of `paged_attention`: no mask, no padded width, and no copy of the pages.
+
+A row's bits do not depend on other rows or on their number: a program computes all query heads of one row's key head
+over this row's pages, from the first to the last. Places are added up in segments of `SEGMENT_PLACES`, and the segments
+in order (the online softmax of Milakov and Gimelshein 2018, in float32). If a GPU has more multiprocessors than there
+are rows and key heads, each segment has its own program, and a second kernel adds the segments: the same sums in the
+same brackets, so the choice does not change the bits.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from assay.base.shapes import Float, Float32, Int32, Int64
+from assay.models.kernels.paged_attention import PAGE_PLACES
+
+PAGES_PER_SEGMENT = 4
+SEGMENT_PLACES = PAGES_PER_SEGMENT * PAGE_PLACES
+FULL_GPU = 132
+"""Programs that fill a GPU: the multiprocessors of an H100 or H200."""
+MIN_QUERIES = 16
+"""Rows of the smallest tile of a tensor core; the query heads of a key head are padded to it."""
+
+
+def attend_to_pages(
+    query: Float[Tensor, "row head width"],
+    new_key: Float[Tensor, "row kv_head width"],
+    new_value: Float[Tensor, "row kv_head width"],
+    key_pages: Float[Tensor, "page kv_head 64 width"],
+    value_pages: Float[Tensor, "page kv_head 64 width"],
+    page_table: Int32[Tensor, "row slot"],
+    positions: Int64[Tensor, "row"],
+    scale: float,
+) -> Float[Tensor, "row head width"]:
+    """Compute `paged_attention`. Products of bfloat16 pages have bfloat16 factors and float32 sums."""
+    num_rows, num_heads, width = query.shape
+    num_kv_heads, num_slots = key_pages.shape[1], page_table.shape[1]
+    num_segments = triton.cdiv(num_slots, PAGES_PER_SEGMENT)
+    is_split = num_segments > 1 and num_rows * num_kv_heads < FULL_GPU
+    output = torch.empty_like(query, memory_format=torch.contiguous_format)
+    if not num_rows:
+        return output
+    sizes: dict[str, Any] = {
+        "width": width,
+        "GROUP": num_heads // num_kv_heads,
+        "QUERIES": max(MIN_QUERIES, triton.next_power_of_2(num_heads // num_kv_heads)),
+        "WIDTH": triton.next_power_of_2(width),
+    }
+    parts = _empty_parts(query, num_segments) if is_split else (output, output, output)
+    tensors = [query, new_key, new_value, key_pages, value_pages, page_table, positions]
+    assert key_pages.shape == value_pages.shape and key_pages.shape[2] == PAGE_PLACES, (
+        key_pages.shape,
+        value_pages.shape,
+    )
+    assert key_pages.is_contiguous() and value_pages.is_contiguous(), "pages are written in place"
+    _attention_kernel[(num_rows, num_kv_heads, num_segments if is_split else 1)](
+        *(tensor.contiguous() for tensor in tensors),
+        output,
+        *parts,
+        scale,
+        num_slots,
+        **sizes,
+        PAGE_PLACES=PAGE_PLACES,
+        PAGES_PER_SEGMENT=PAGES_PER_SEGMENT,
+        IS_SPLIT=is_split,
+        PRODUCT_IN_FLOAT32=key_pages.dtype == torch.float32 or triton.knobs.runtime.interpret,
+        num_warps=4,
+    )
+    if is_split:
+        _combine_kernel[(num_rows, num_kv_heads)](
+            positions,
+            output,
+            *parts,
+            num_segments,
+            **sizes,
+            SEGMENT_PLACES=SEGMENT_PLACES,
+            num_warps=4,
+        )
+    return output
+
+
+def _empty_parts(
+    query: Float[Tensor, "row head width"], num_segments: int
+) -> tuple[Float32[Tensor, "row head segment"], Float32[Tensor, "row head segment"], Float32[Tensor, "..."]]:
+    """Return memory for each segment's maximum, sum of weights, and weighted sum of values."""
+    num_rows, num_heads, width = query.shape
+    shape = (num_rows, num_heads, num_segments)
+    highest, total, values = (
+        torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, width))
+    )
+    return highest, total, values
+
+
+@triton.jit
+def _attention_kernel(
+    query,
+    new_key,
+    new_value,
+    key_pages,
+    value_pages,
+    page_table,
+    positions,
+    output,
+    part_highest,
+    part_total,
+    part_values,
+    scale,
+    num_slots,
+    width: tl.constexpr,
+    GROUP: tl.constexpr,
+    QUERIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PAGE_PLACES: tl.constexpr,
+    PAGES_PER_SEGMENT: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    PRODUCT_IN_FLOAT32: tl.constexpr,
+):
+    """One row and key head; with IS_SPLIT, one segment of it."""
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    num_kv_heads = tl.num_programs(1)
+    segment = tl.program_id(2)
+    position = tl.load(positions + row)
+    last_page = (position // PAGE_PLACES).to(tl.int32)
+    first_page = segment * PAGES_PER_SEGMENT
+    num_pages = last_page + 1
+    if IS_SPLIT:
+        num_pages = tl.minimum(num_pages, first_page + PAGES_PER_SEGMENT)
+    columns = tl.arange(0, WIDTH)
+    in_width = columns < width
+    group = tl.arange(0, QUERIES)
+    in_group = group < GROUP
+    heads = row * num_kv_heads * GROUP + kv_head * GROUP + group
+    in_tile = in_group[:, None] & in_width[None, :]
+    page_type = key_pages.dtype.element_ty
+    product_type = tl.float32 if PRODUCT_IN_FLOAT32 else page_type
+    queries = tl.load(query + heads[:, None] * width + columns[None, :], mask=in_tile, other=0.0)
+    queries = queries.to(page_type).to(product_type)
+    newest = (row * num_kv_heads + kv_head) * width + columns
+    newest_key = tl.load(new_key + newest, mask=in_width, other=0.0).to(page_type)
+    newest_value = tl.load(new_value + newest, mask=in_width, other=0.0).to(page_type)
+    if (last_page >= first_page) & (last_page < num_pages):
+        page = tl.load(page_table + row * num_slots + last_page).to(tl.int64)
+        place = (page * num_kv_heads + kv_head) * PAGE_PLACES + position % PAGE_PLACES
+        tl.store(key_pages + place * width + columns, newest_key, mask=in_width)
+        tl.store(value_pages + place * width + columns, newest_value, mask=in_width)
+
+    places_in_page = tl.arange(0, PAGE_PLACES)
+    lowest = tl.full([QUERIES], float("-inf"), tl.float32)
+    zeros = tl.zeros([QUERIES], tl.float32)
+    zero_values = tl.zeros([QUERIES, WIDTH], tl.float32)
+    highest, total, values = lowest, zeros, zero_values
+    segment_highest, segment_total, segment_values = lowest, zeros, zero_values
+    for slot in range(first_page, num_pages):
+        page = tl.load(page_table + row * num_slots + slot).to(tl.int64)
+        places = slot * PAGE_PLACES + places_in_page
+        at = ((page * num_kv_heads + kv_head) * PAGE_PLACES + places_in_page)[:, None] * width + columns[None, :]
+        # The newest place comes from registers: other threads may not see yet what was stored.
+        is_stored = (places < position)[:, None] & in_width[None, :]
+        is_newest = (places == position)[:, None]
+        keys = tl.load(key_pages + at, mask=is_stored, other=0.0)
+        keys = tl.where(is_newest, newest_key[None, :], keys).to(product_type)
+        page_values = tl.load(value_pages + at, mask=is_stored, other=0.0)
+        page_values = tl.where(is_newest, newest_value[None, :], page_values).to(product_type)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where((places <= position)[None, :], scores, float("-inf"))
+        page_highest = tl.maximum(segment_highest, tl.max(scores, 1))
+        weights = tl.exp(scores - page_highest[:, None])
+        rescale = tl.exp(segment_highest - page_highest)
+        segment_total = segment_total * rescale + tl.sum(weights, 1)
+        weighted = tl.dot(weights.to(page_type).to(product_type), page_values, input_precision="ieee")
+        segment_values = segment_values * rescale[:, None] + weighted
+        segment_highest = page_highest
+        if not IS_SPLIT:
+            is_end = (slot % PAGES_PER_SEGMENT == PAGES_PER_SEGMENT - 1) | (slot == num_pages - 1)
+            with_highest, with_total, with_values = _with_segment(
+                highest, total, values, segment_highest, segment_total, segment_values
+            )
+            highest = tl.where(is_end, with_highest, highest)
+            total = tl.where(is_end, with_total, total)
+            values = tl.where(is_end, with_values, values)
+            segment_highest = tl.where(is_end, lowest, segment_highest)
+            segment_total = tl.where(is_end, zeros, segment_total)
+            segment_values = tl.where(is_end, zero_values, segment_values)
+    if IS_SPLIT:
+        # The place of a part: [row, head, segment].
+        part = heads * tl.num_programs(2) + segment
+        is_seen = in_group & (first_page < num_pages)
+        tl.store(part_highest + part, segment_highest, mask=is_seen)
+        tl.store(part_total + part, segment_total, mask=is_seen)
+        at = part[:, None] * width + columns[None, :]
+        tl.store(part_values + at, segment_values, mask=is_seen[:, None] & in_width[None, :])
+    else:
+        attended = (values / total[:, None]).to(output.dtype.element_ty)
+        tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+
+
+@triton.jit
+def _combine_kernel(
+    positions,
+    output,
+    part_highest,
+    part_total,
+    part_values,
+    num_segments,
+    width: tl.constexpr,
+    GROUP: tl.constexpr,
+    QUERIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SEGMENT_PLACES: tl.constexpr,
+):
+    """Add the segments of one row and key head, in order."""
+    row = tl.program_id(0).to(tl.int64)
+    num_seen = (tl.load(positions + row) // SEGMENT_PLACES).to(tl.int32) + 1
+    columns = tl.arange(0, WIDTH)
+    group = tl.arange(0, QUERIES)
+    in_group = group < GROUP
+    in_tile = in_group[:, None] & (columns < width)[None, :]
+    heads = row * tl.num_programs(1) * GROUP + tl.program_id(1) * GROUP + group
+    highest = tl.full([QUERIES], float("-inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    values = tl.zeros([QUERIES, WIDTH], tl.float32)
+    for segment in range(num_seen):
+        part = heads * num_segments + segment
+        highest, total, values = _with_segment(
+            highest,
+            total,
+            values,
+            tl.load(part_highest + part, mask=in_group, other=0.0),
+            tl.load(part_total + part, mask=in_group, other=1.0),
+            tl.load(part_values + part[:, None] * width + columns[None, :], mask=in_tile, other=0.0),
+        )
+    attended = (values / total[:, None]).to(output.dtype.element_ty)
+    tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+
+
+@triton.jit
+def _with_segment(highest, total, values, segment_highest, segment_total, segment_values):
+    """Return maximum, sum of weights and weighted values of the places so far with those of a further segment.
+
+    The maximum so far may be -inf, where there are none; the segment's is finite.
+    """
+    new_highest = tl.maximum(highest, segment_highest)
+    rescale = tl.exp(highest - new_highest)
+    segment_rescale = tl.exp(segment_highest - new_highest)
+    new_total = total * rescale + segment_total * segment_rescale
+    new_values = values * rescale[:, None] + segment_values * segment_rescale[:, None]
+    return new_highest, new_total, new_values
