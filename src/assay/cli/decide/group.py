@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from assay.decision.config import CampaignConfig
     from assay.reporting.documents.memo import Memo
     from assay.store.home import Home
-    from assay.workflows.campaign.check import CampaignCheck
-    from assay.workflows.campaign.folder import LoadedCampaign
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -101,10 +99,10 @@ def run(
     if target.on == "here" and runs_at_once > 1:
         raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
     from assay.cli.progress import ProgressObserver
-    from assay.reporting.views.statements import device_time_text
+    from assay.reporting.views.statements import device_time_text, statement_text
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.campaign import run_campaign
-    from assay.workflows.campaign.check import check_campaign
+    from assay.workflows.campaign.check import check_campaign, expected_cost
     from assay.workflows.campaign.folder import declare, load_campaign
     from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
 
@@ -114,14 +112,18 @@ def run(
     target.check(config.workers)
     checked = check_campaign(loaded, SystemClock())
     for warning in checked.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {statement_text(warning)}", err=True)
     if check:
         click.echo(
             f"campaign {config.name}: at most {number_of(checked.num_runs, 'run')}{_on_record_text(config, home)}, "
             f"{_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
-        _print_forecast(loaded, checked, 0.0 if target.on == "slurm" else measure_s)
+        if measure_s and target.on != "slurm":
+            click.echo(f"measuring {measure_s:g} s of real steps, in a folder that is removed ...", err=True)
+            click.echo(statement_text(expected_cost(loaded, seconds=measure_s)))
+        for line in checked.power:
+            click.echo(statement_text(line))
         return
     open_campaign = declare(loaded, SystemClock())
     with writable_ledger(home) as ledger, marking(home, config.name):
@@ -142,17 +144,6 @@ def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
     known = sum(home.has_run(run_id) for run_id in ids)
     return f" ({known:,} on record already: what is finished is not trained again)" if known else ""
-
-
-def _print_forecast(loaded: "LoadedCampaign", checked: "CampaignCheck", seconds: float) -> None:
-    """Print the power and, if `seconds` is not 0, the cost measured over that time."""
-    from assay.workflows.campaign.check import expected_cost, power_lines
-
-    if seconds:
-        click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
-        click.echo(expected_cost(loaded, seconds=seconds))
-    for line in power_lines(checked, over_seeds=loaded.config.rule.over_seeds):
-        click.echo(line)
 
 
 def _looks_text(looks: Sequence[int]) -> str:

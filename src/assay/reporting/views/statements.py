@@ -133,6 +133,15 @@ _KINDS: Mapping[str, Callable[[Any, str], str]] = {
     "count": lambda value, _: str(len(value)),
     "and": lambda value, _: " and ".join(map(str, value)),
     "list": lambda value, _: ", ".join(map(str, value)),
+    "device time": lambda value, _: device_time_text(value),
+    "gain": lambda value, unit: _possible_text("gain", value, unit),
+    "margin": lambda value, unit: _possible_text("margin", value, unit),
+    "gives up": lambda value, _: f", gives up on {chance_text(value)}" if value >= 0.005 else "",
+    "instead of": lambda value, _: f" instead of {value:,}" if value else "",
+    "independent": lambda value, _: number_of(value["number"], "item" if value["are_items"] else "independent group"),
+    "all of": lambda value, _: " and ".join(map(statement_text, value)),
+    "one of": lambda value, _: " or ".join(map(statement_text, value)),
+    "hint": lambda value, _: _hint(value),
     "statement": lambda value, _: statement_text(Statement.model_validate(value)),
 }
 """Kinds of quantities; `{flag:?text}` is the text if the flag is set, `{number:# item}` a number of items."""
@@ -242,6 +251,54 @@ _STATEMENTS = {
     "opened at another look": "It was opened for the look at {seeds:# seed}, and can be opened only once.",
     "opened by another campaign": "Campaign '{campaign}' opened it for {candidate}.",
     "scored before": "Run {run_id} was scored on it before it was opened.",
+    # before the first run of a campaign
+    "cost of runs": "cost: about {total_s:device time} for {runs:# run} of {run_s:device time}, as fast as the "
+    "baseline's steps are here",
+    "cost above budget": "cost: about {total_s:device time} for {runs:# run} of {run_s:device time}, as fast as the "
+    "baseline's steps are here; budget_device_hours fits {fitting} of them",
+    "file missing": "{key}: {path} does not exist yet; the first look will need it",
+    "data warning": "{warning:warning} {rule:hint}",
+    "measured noise": "by the noise that campaign '{campaign}' measured on {seeds:# seed} and {draws:independent}",
+    "noise of items": "assuming that two models differ on {discordance:.0%} of {draws:,} independent items and a "
+    "recipe's score by {deviation:bound} over its seeds",
+    "noise of groups": "assuming that two models differ on {discordance:.0%} of {draws:,} independent groups "
+    "({items:,} items in {clusters:,} clusters{is_uneven:? of unequal size}) and a recipe's score by {deviation:bound} "
+    "over its seeds",
+    "power unknown": "power: unknown before the first look: no campaign on record measured these primary benchmarks, "
+    "and their scores are not shares of items that can be counted now",
+    "power of looks": "power, {source:statement}:",
+    "power of look": "{is_other:?  }  look at {seeds:# seed}: scales {finds:gain} 80% of the time; of candidates that "
+    "are worth having it scales {scales:chance}, stops {stops:chance}{gives_up:gives up}",
+    "power if trimmed": "  without the best and the worst seed (over_seeds: trimmed):",
+    "power of the mean": "  with every seed (over_seeds: mean):",
+    "power of guardrail": "  guardrail {benchmark}, margin {margin:bound}, on {draws:independent}: passes "
+    "{passes:chance} of candidates that do no harm; 80% with {enough:margin}",
+    "guardrail unknown": "  guardrail {benchmark}: unknown before the first look; no campaign on record measured it, "
+    "and it is not a share",
+    "power of safety": "  safety {benchmark}, at most {allowed:rate}: {draws:independent} without a failure show "
+    "{bound:rate}",
+    "safety unknown": "  safety {benchmark}, at most {allowed:rate}: its items cannot be counted before the first look",
+    "look without power": "the look at {seeds} seeds cannot decide: of the candidates that are worth having it would "
+    "scale {scales:chance}, and end on {ends:chance} without a gain. Leave it out of looks, or take it with more "
+    "seeds.",
+    "campaign without power": "the campaign lacks power: of the candidates that are worth having its last look would "
+    "scale {scales:chance}. {hint:statement}",
+    "no design has power": "Neither seeds nor items would do: ask for more than {least:bound}.",
+    "cheapest design": "The cheapest fix, for {power:.0%}: {fixes:all of}.",
+    "guardrail without power": "guardrail '{benchmark}' lacks power: by the last look it would pass {passes:chance} of "
+    "the candidates that do no harm, so most could not be scaled. {hint:statement}",
+    "guardrails without power": "the {guardrails} guardrails lack power together: all of them would pass "
+    "{passes:chance} of the candidates that do no harm. More items, more seeds, or wider margins.",
+    "no guardrail has power": "Neither a margin, nor {seeds} seeds, nor {factor} times as many items would do.",
+    "guardrail fixes": "For {power:.0%}: {fixes:one of}.",
+    "safety cannot pass": "safety benchmark '{benchmark}' cannot pass: {draws:independent} without any failure still "
+    "leave a rate of {bound:rate}, and at most {allowed:rate} is allowed. It takes {needed:statement}.",
+    "margin": "{margin:margin}",
+    "so many seeds": "{seeds} seeds",
+    "seeds and runs": "{seeds} seeds ({runs:# more run})",
+    "draws": "{draws:independent}{now:instead of}",
+    "more draws than rows": "{draws:independent}{now:instead of}, more than the dataset has (about {most:,} if all of "
+    "it were held out)",
 }
 """By code: the text with its fields."""
 
@@ -250,6 +307,13 @@ def _draws_text(draws: Mapping[str, Any]) -> str:
     """`176 clusters of code instead of 22`: independent draws are what counts."""
     kind = "items" if draws["are_items"] else "clusters"
     return f"{draws['needed']:,} {kind} of {draws['benchmark']} instead of {draws['now']:,}"
+
+
+def _possible_text(name: str, value: float, unit: str) -> str:
+    """`a gain of 1.23 points`, unless it is more than a share can have."""
+    if is_beyond(value, unit):
+        return f"no {name} that a share can have"
+    return f"a {name} of {effect_text(value, unit, signed=False)}"
 
 
 def _effect_on_text(item: Mapping[str, Any]) -> str:
@@ -262,6 +326,12 @@ def _did(rule: str) -> str:
     from assay.reporting.views.warnings import RULES
 
     return RULES[rule].did
+
+
+def _hint(rule: str) -> str:
+    from assay.reporting.views.warnings import hint_text
+
+    return hint_text(rule)
 
 
 def _run_warning(warning: str | Mapping[str, Any]) -> str:

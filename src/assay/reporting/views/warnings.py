@@ -260,7 +260,7 @@ def run_warning_text(warning: str | Statement) -> str:
     return warning_text(Warned(cast("RuleName", warning.code), values, case))
 
 
-def hint_text(rule: RuleName) -> str:
+def hint_text(rule: str) -> str:
     """Return what to do about it, as a sentence."""
     hint = RULES[rule].hint.replace("`", "'")
     return f"{hint[0].upper()}{hint[1:]}."

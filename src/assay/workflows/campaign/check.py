@@ -7,6 +7,7 @@ probabilities multiply.
 """
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,30 +22,21 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.decision.config import (
     Benchmark,
     CampaignConfig,
-    GuardrailRule,
     HarmCondition,
     PredictionsBenchmark,
-    SafetyRule,
     SuiteBenchmark,
 )
 from assay.decision.row_scores import METRICS
 from assay.evals.compatibility import supported_suite
-from assay.reporting.views.statements import (
-    bound_text,
-    chance_text,
-    device_time_text,
-    effect_text,
-    is_beyond,
-    rate_text,
-)
-from assay.reporting.views.warnings import warning_text
+from assay.records.statement import Statement
+from assay.reporting.views.statements import device_time_text, is_beyond
 from assay.statistics.campaign.look_power import LookPower, power_of_looks, sufficient_design
 from assay.statistics.failure_rate import rate_upper, trials_needed
 from assay.statistics.guardrail import pass_probability, rare_event_allowance
 from assay.statistics.power import MAX_SEEDS, POWER, VarianceComponents, minimum_detectable_effect, seeds_needed
 from assay.statistics.predictions import CLUSTER, ROW_ID
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
-from assay.statistics.warnings import MAX_LOST, MIN_FOUND, warnings_of_clusters
+from assay.statistics.warnings import MAX_LOST, MIN_FOUND
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import (
     BinaryPredictions,
@@ -197,8 +189,8 @@ def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, 
         raise ConfigError(f"{path}: has no benchmark '{name}', which the campaign names; it has {', '.join(known)}.")
 
 
-def _missing_files(loaded: LoadedCampaign) -> list[str]:
-    """Return the files that the rule names and that do not exist yet, as `key: path`."""
+def _missing_files(loaded: LoadedCampaign) -> list[Statement]:
+    """Return a warning about each file that the rule names and that does not exist yet."""
     rule, folder = loaded.config.rule, loaded.base_dir
     requested = {
         "rule.coverage": rule.coverage,
@@ -206,30 +198,30 @@ def _missing_files(loaded: LoadedCampaign) -> list[str]:
         "rule.scaling.record": rule.scaling.record if rule.scaling else None,
         "rule.plan.record": rule.plan.record if rule.plan else None,
     }
-    return [f"{key}: {folder / path}" for key, path in requested.items() if path and not (folder / path).is_file()]
+    return [
+        Statement(code="file missing", values={"key": key, "path": str(folder / path)})
+        for key, path in requested.items()
+        if path and not (folder / path).is_file()
+    ]
 
 
-def expected_cost(loaded: LoadedCampaign, *, seconds: float) -> str:
-    """Measure baseline steps for `seconds`; return the cost of all runs as text, if candidates cost as much. Raises
+def expected_cost(loaded: LoadedCampaign, *, seconds: float) -> Statement:
+    """Measure baseline steps for `seconds`; return the cost of all runs, if candidates cost as much. Raises
     `ConfigError` if the budget does not fit a single run."""
     config = loaded.config
     values = loaded.recipe_of(config.baseline)
     found = preview(*check_recipe(values), world_size=config.workers)
     run_s = config.workers * expected_s(found, calibrate(values, world_size=config.workers, seconds=seconds))
-    num_runs = len(config.arm_names) * config.seeds
-    num_held = min(num_runs, int(3600 * config.budget_device_hours / run_s))
-    if num_held == 0:
+    num_runs, budget_s = len(config.arm_names) * config.seeds, 3600 * config.budget_device_hours
+    num_fitting = min(num_runs, int(budget_s / run_s))
+    if num_fitting == 0:
         raise ConfigError(
-            f"budget_device_hours={config.budget_device_hours:g} "
-            f"({device_time_text(3600 * config.budget_device_hours)}) does not fit the first run, which takes about "
-            f"{device_time_text(run_s)} here. All {number_of(num_runs, 'run')} take about "
+            f"budget_device_hours={config.budget_device_hours:g} ({device_time_text(budget_s)}) does not fit the first "
+            f"run, which takes about {device_time_text(run_s)} here. All {number_of(num_runs, 'run')} take about "
             f"{run_s * num_runs / 3600:.2g} device-hours."
         )
-    text = (
-        f"cost: about {device_time_text(run_s * num_runs)} for {number_of(num_runs, 'run')} of "
-        f"{device_time_text(run_s)}, as fast as the baseline's steps are here"
-    )
-    return text if num_held == num_runs else f"{text}; budget_device_hours fits {num_held} of them"
+    cost = {"total_s": run_s * num_runs, "run_s": run_s, "runs": num_runs, "fitting": num_fitting}
+    return Statement(code="cost of runs" if num_fitting == num_runs else "cost above budget", values=cost)
 
 
 # Power
@@ -239,68 +231,50 @@ ITEMS_FACTORS = (2, 4, 8, 16, 32, 64)
 """Factors on the number of items that are tried for a guardrail."""
 
 
-class GuardrailPower(NamedTuple):
-    """Power of a guardrail for harmless candidates at the last look."""
-
-    rule: GuardrailRule
-    noise: PairedNoise | None
-    """None if unknown; then the other fields are not finite."""
-    passes: float
-    """Share of harmless candidates that pass."""
-    enough: float
-    """Margin that 80% of them would pass."""
-
-
-class SafetyPower(NamedTuple):
-    """What a safety benchmark can show."""
-
-    rule: SafetyRule
-    draws: ItemDraws | None
-    """None if the items cannot be counted yet."""
-
-    @property
-    def least_bound(self) -> float:
-        """Return the upper bound of the rate if no item fails."""
-        return float(rate_upper(0.0, float(self.draws.number if self.draws else 0)))
-
-
 class CampaignCheck(NamedTuple):
     """What is known of a campaign before its first run."""
 
     num_runs: int
-    noise: PairedNoise | None
-    """Noise of the primary benchmarks; None if unknown before the first look."""
-    looks: list[LookPower]
-    otherwise: list[LookPower]
-    """Power with the other `rule.over_seeds`; empty if a look has too few seeds for it."""
-    guardrails: list[GuardrailPower]
-    safety: list[SafetyPower]
-    warnings: list[str]
-    """Missing files, and hints if the power is too low."""
+    power: list[Statement]
+    """Power of the looks, guardrails and safety benchmarks, line by line."""
+    warnings: list[Statement]
+    """Missing files, problems of the data, and what lacks power."""
 
 
 def check_campaign(loaded: LoadedCampaign, clock: Clock) -> CampaignCheck:
     """Check a campaign's file before anything starts: its arms, its declaration if there is one, and its power."""
-    config = loaded.config
+    config, noise = loaded.config, NoiseEstimator(loaded)
     num_runs = check_arms(loaded, is_declared=loaded.is_declared)
     check_declaration(loaded, clock)
-    found = NoiseEstimator(loaded)
-    noise, looks, otherwise = found.of(config.rule.primary), [], []
-    if noise is not None:
-        looks = _looks(config, noise, config.rule.over_seeds)
-        if config.all_looks[0] >= MIN_SEEDS:
-            otherwise = _looks(config, noise, "mean" if config.rule.over_seeds == "trimmed" else "trimmed")
-    guardrails = [
-        _of_guardrail(guardrail, found.of((guardrail.benchmark,)), config.seeds) for guardrail in config.rule.guardrails
+    parts = (
+        _power_of_looks(config, noise.of(config.rule.primary)),
+        _power_of_guardrails(config, noise),
+        _power_of_safety(config, noise),
+    )
+    warnings = _missing_files(loaded)
+    warnings += [
+        Statement(code="data warning", values={"rule": warning.rule, "warning": warning.statement().model_dump()})
+        for warning in noise.data_warnings()
     ]
-    safety = [SafetyPower(entry, found.draws((entry.benchmark,))) for entry in config.rule.safety]
-    warnings = [warning_text(warning, with_hint=True) for warning in found.data_warnings()]
-    warnings += _of_looks(config, noise, looks) if noise is not None else []
-    warnings += _of_guards(guardrails, safety, config.seeds)
-    warnings += map(warning_text, warnings_of_clusters(config.differing_clusters()))
-    texts = [f"{path} does not exist yet; the first look will need it" for path in _missing_files(loaded)]
-    texts += warnings
-    return CampaignCheck(num_runs, noise, looks, otherwise, guardrails, safety, texts)
+    warnings += [warning for _, lacking in parts for warning in lacking]
+    columns = config.differing_clusters()
+    if len({*columns.values()}) > 1:
+        warnings.append(Statement(code="clusters differ", values={"columns": columns}))
+    return CampaignCheck(num_runs, [line for lines, _ in parts for line in lines], warnings)
+
+
+def _power_of_looks(config: CampaignConfig, noise: PairedNoise | None) -> tuple[list[Statement], list[Statement]]:
+    """Return the power of each look, also with the other `rule.over_seeds`, and what lacks it."""
+    if noise is None:
+        return [Statement(code="power unknown")], []
+    looks, is_mean = _looks(config, noise, config.rule.over_seeds), config.rule.over_seeds == "mean"
+    lines = [Statement(code="power of looks", values={"source": noise.source})]
+    lines += [_look_line(look, noise.unit, is_other=False) for look in looks]
+    if config.all_looks[0] >= MIN_SEEDS:
+        lines.append(Statement(code="power if trimmed" if is_mean else "power of the mean"))
+        others = _looks(config, noise, "trimmed" if is_mean else "mean")
+        lines += [_look_line(look, noise.unit, is_other=True) for look in others]
+    return lines, [*_looks_without_power(config, noise, looks)]
 
 
 def _looks(config: CampaignConfig, noise: PairedNoise, over_seeds: OverSeeds) -> list[LookPower]:
@@ -313,68 +287,59 @@ def _looks(config: CampaignConfig, noise: PairedNoise, over_seeds: OverSeeds) ->
     )
 
 
-def power_lines(found: CampaignCheck, *, over_seeds: OverSeeds) -> list[str]:
-    """Return the lines for `--check`."""
-    lines = [
-        "power: unknown before the first look: no campaign on record measured these primary benchmarks, and "
-        "their scores are not shares of items that can be counted now"
-    ]
-    if found.noise is not None:
-        unit = found.noise.unit
-        lines = [f"power, {found.noise.source}:", *(_look_line(look, unit) for look in found.looks)]
-        if found.otherwise:
-            other = "without the best and the worst seed (over_seeds: trimmed)"
-            lines.append(f"  {other if over_seeds == 'mean' else 'with every seed (over_seeds: mean)'}:")
-            lines += [f"  {_look_line(entry, unit)}" for entry in found.otherwise]
-    return [*lines, *map(_guardrail_line, found.guardrails), *map(_safety_line, found.safety)]
+def _look_line(look: LookPower, unit: str, *, is_other: bool) -> Statement:
+    shares = {"scales": look.scales, "stops": look.stops, "gives_up": look.gives_up}
+    values = {"seeds": look.num_seeds, "finds": look.finds, "unit": unit, "is_other": is_other, **shares}
+    return Statement(code="power of look", values=values)
 
 
-def _look_line(entry: LookPower, unit: str) -> str:
-    return (
-        f"  look at {number_of(entry.num_seeds, 'seed')}: {_scaled_text(entry, unit)}; of candidates that are "
-        f"worth having it scales {chance_text(entry.scales)}, stops {chance_text(entry.stops)}"
-        + (f", gives up on {chance_text(entry.gives_up)}" if entry.gives_up >= 0.005 else "")
+def _looks_without_power(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> Iterator[Statement]:
+    for look in looks[:-1]:
+        if look.stops + look.gives_up > max(MAX_LOST, look.scales):
+            shares = {"scales": look.scales, "ends": look.stops + look.gives_up}
+            yield Statement(code="look without power", values={"seeds": look.num_seeds, **shares})
+    if not looks[-1].is_enough:
+        values = {"scales": looks[-1].scales, "hint": _design_with_power(config, noise)}
+        yield Statement(code="campaign without power", values=values)
+
+
+def _design_with_power(config: CampaignConfig, noise: PairedNoise) -> Statement:
+    """Return the seeds or items that would give the campaign power."""
+    plan, rule = config.look_plan(), config.rule.thresholds()
+    design = sufficient_design(
+        plan, rule, noise.components, num_items=noise.draws.number, over_seeds=config.rule.over_seeds
     )
+    if design is None:
+        return Statement(code="no design has power", values={"least": rule.least_effect, "unit": noise.unit})
+    runs = (1 + len(config.candidates)) * (design.num_seeds - config.seeds)
+    fixes = [Statement(code="seeds and runs", values={"seeds": design.num_seeds, "runs": runs})] if runs else []
+    if design.items_factor > 1:
+        fixes.append(_draws(noise.draws, design.items_factor * noise.draws.number, now=noise.draws.number))
+    return Statement(code="cheapest design", values={"power": MIN_FOUND, "fixes": fixes})
 
 
-def _scaled_text(entry: LookPower, unit: str) -> str:
-    if is_beyond(entry.finds, unit):
-        return "scales no gain that a share can have 80% of the time"
-    return f"scales a gain of {effect_text(entry.finds, unit, signed=False)} 80% of the time"
-
-
-def _guardrail_line(entry: GuardrailPower) -> str:
-    name = f"  guardrail {entry.rule.benchmark}"
-    if entry.noise is None:
-        return f"{name}: unknown before the first look; no campaign on record measured it, and it is not a share"
-    unit = entry.noise.unit
-    return (
-        f"{name}, margin {bound_text(entry.rule.margin, unit)}, on {entry.noise.draws.text()}: "
-        f"passes {chance_text(entry.passes)} of candidates that do no harm; 80% with "
-        + ("no margin that a share can have" if is_beyond(entry.enough, unit) else _margin(entry.enough, unit))
-    )
-
-
-def _margin(margin: float, unit: str) -> str:
-    return f"a margin of {effect_text(margin, unit, signed=False)}"
-
-
-def _safety_line(entry: SafetyPower) -> str:
-    name = f"  safety {entry.rule.benchmark}, at most {rate_text(entry.rule.max_rate)}"
-    if entry.draws is None:
-        return f"{name}: its items cannot be counted before the first look"
-    return f"{name}: {entry.draws.text()} without a failure show {rate_text(entry.least_bound)}"
-
-
-def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int) -> GuardrailPower:
-    if noise is None:
-        return GuardrailPower(rule, None, math.nan, math.nan)
-    number = noise.draws.number
-    passes = _passes(rule.margin, noise, num_seeds=num_seeds, num_items=number)
-    allowed, components = _allowance(noise, number)
-    design = {"num_seeds": num_seeds, "num_items": number}
-    enough = allowed + minimum_detectable_effect(components, **design)
-    return GuardrailPower(rule, noise, passes, enough)
+def _power_of_guardrails(config: CampaignConfig, estimator: NoiseEstimator) -> tuple[list[Statement], list[Statement]]:
+    """Return the share of harmless candidates that each guardrail passes at the last look, and which lack power."""
+    lines, lacking, shares = [], [], []
+    for rule in config.rule.guardrails:
+        noise = estimator.of((rule.benchmark,))
+        if noise is None:
+            lines.append(Statement(code="guardrail unknown", values={"benchmark": rule.benchmark}))
+            continue
+        design = {"num_seeds": config.seeds, "num_items": noise.draws.number}
+        allowed, components = _allowance(noise, noise.draws.number)
+        enough = allowed + minimum_detectable_effect(components, **design)
+        shares.append(_passes(rule.margin, noise, **design))
+        power = {"benchmark": rule.benchmark, "unit": noise.unit, "passes": shares[-1], "enough": enough}
+        values = {**power, "margin": rule.margin, "draws": noise.draws.counted(noise.draws.number)}
+        lines.append(Statement(code="power of guardrail", values=values))
+        if shares[-1] < MIN_FOUND:
+            hint = _guardrail_hint(rule.margin, enough, noise, config.seeds)
+            lacking.append(Statement(code="guardrail without power", values={**power, "hint": hint}))
+    if not lacking and (together := math.prod(shares)) < MIN_FOUND:
+        values = {"guardrails": len(shares), "passes": together}
+        lacking.append(Statement(code="guardrails without power", values=values))
+    return lines, lacking
 
 
 def _passes(margin: float, noise: PairedNoise, *, num_seeds: int, num_items: int) -> float:
@@ -387,90 +352,44 @@ def _allowance(noise: PairedNoise, num_items: int) -> tuple[float, VarianceCompo
     return rare_event_allowance(noise.components, num_items=num_items, is_share=noise.unit == "share")
 
 
-def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[str]:
-    warnings = [
-        (
-            f"the look at {look.num_seeds} seeds cannot decide: of the candidates that are worth having it "
-            f"would scale {chance_text(look.scales)}, and end on {chance_text(look.stops + look.gives_up)} "
-            "without a "
-            "gain. Leave it out of looks, or take it with more seeds."
-        )
-        for look in looks[:-1]
-        if look.stops + look.gives_up > max(MAX_LOST, look.scales)
-    ]
-    if not looks[-1].is_enough:
-        message = (
-            "the campaign lacks power: of the candidates that are worth having its last look would scale "
-            f"{chance_text(looks[-1].scales)}. {_power_hint(config, noise)}"
-        )
-        warnings.append(message)
-    return warnings
-
-
-def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[str]:
-    """Return warnings about guardrails that would reject harmless candidates, and safety benchmarks that cannot
-    pass."""
-    known = [guardrail for guardrail in guardrails if guardrail.noise is not None]
-    texts = [
-        f"guardrail '{entry.rule.benchmark}' lacks power: by the last look it would pass "
-        f"{chance_text(entry.passes)} of the candidates that do no harm, so most could not be scaled. "
-        f"{_guardrail_hint(entry, num_seeds)}"
-        for entry in known
-        if entry.passes < MIN_FOUND
-    ]
-    if not texts and (together := math.prod(entry.passes for entry in known)) < MIN_FOUND:
-        texts = [
-            f"the {len(known)} guardrails lack power together: all of them would pass "
-            f"{chance_text(together)} of the candidates that do no harm. More items, more seeds, or wider "
-            "margins."
-        ]
-    texts += [
-        f"safety benchmark '{entry.rule.benchmark}' cannot pass: {entry.draws.text()} without "
-        f"any failure still leave a rate of {rate_text(entry.least_bound)}, and at most "
-        f"{rate_text(entry.rule.max_rate)} is allowed. It takes "
-        f"{_draws_text(entry.draws, trials_needed(entry.rule.max_rate))}."
-        for entry in safety
-        if entry.draws is not None and entry.least_bound > entry.rule.max_rate
-    ]
-    return texts
-
-
-def _guardrail_hint(entry: GuardrailPower, num_seeds: int) -> str:
-    """Return a hint: the sufficient margin, or the seeds or items for the declared one."""
-    assert entry.noise is not None
-    margin, draws = entry.rule.margin, entry.noise.draws
-    num_items = draws.number
-    allowed, components = _allowance(entry.noise, num_items)
-    unit = entry.noise.unit
-    parts = [] if is_beyond(entry.enough, unit) else [_margin(entry.enough, unit)]
+def _guardrail_hint(margin: float, enough: float, noise: PairedNoise, num_seeds: int) -> Statement:
+    """Return the sufficient margin, or the seeds or items for the declared one."""
+    num_items, unit = noise.draws.number, noise.unit
+    allowed, components = _allowance(noise, num_items)
+    fixes = []
+    if not is_beyond(enough, unit):
+        fixes.append(Statement(code="margin", values={"margin": enough, "unit": unit}))
     if seeds := seeds_needed(margin - allowed, components, num_items=num_items):
-        parts.append(f"{seeds} seeds")
+        fixes.append(Statement(code="so many seeds", values={"seeds": seeds}))
     for factor in ITEMS_FACTORS:
-        if _passes(margin, entry.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
-            parts.append(_draws_text(draws, factor * num_items, instead=True))
+        if _passes(margin, noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
+            fixes.append(_draws(noise.draws, factor * num_items, now=num_items))
             break
-    if not parts:
-        return f"Neither a margin, nor {MAX_SEEDS} seeds, nor {ITEMS_FACTORS[-1]} times as many items would do."
-    return f"For {POWER:.0%}: {' or '.join(parts)}."
+    if not fixes:
+        return Statement(code="no guardrail has power", values={"seeds": MAX_SEEDS, "factor": ITEMS_FACTORS[-1]})
+    return Statement(code="guardrail fixes", values={"power": POWER, "fixes": fixes})
 
 
-def _draws_text(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
-    """Return a number of draws as text, with a note if the whole dataset has fewer."""
-    text = draws.text(number) + (f" instead of {draws.number:,}" if instead else "")
-    if draws.most is None or number <= draws.most:
-        return text
-    return f"{text}, more than the dataset has (about {draws.most:,} if all of it were held out)"
+def _power_of_safety(config: CampaignConfig, estimator: NoiseEstimator) -> tuple[list[Statement], list[Statement]]:
+    """Return the rate that each safety benchmark bounds if no item fails, and which cannot pass."""
+    lines, lacking = [], []
+    for rule in config.rule.safety:
+        draws = estimator.draws((rule.benchmark,))
+        values: dict[str, Any] = {"benchmark": rule.benchmark, "allowed": rule.max_rate}
+        if draws is None:
+            lines.append(Statement(code="safety unknown", values=values))
+            continue
+        bound = float(rate_upper(0.0, float(draws.number)))
+        values |= {"draws": draws.counted(draws.number), "bound": bound}
+        lines.append(Statement(code="power of safety", values=values))
+        if bound > rule.max_rate:
+            needed = _draws(draws, trials_needed(rule.max_rate))
+            lacking.append(Statement(code="safety cannot pass", values={**values, "needed": needed}))
+    return lines, lacking
 
 
-def _power_hint(config: CampaignConfig, noise: PairedNoise) -> str:
-    plan, rule = config.look_plan(), config.rule.thresholds()
-    design = sufficient_design(
-        plan, rule, noise.components, num_items=noise.draws.number, over_seeds=config.rule.over_seeds
-    )
-    if design is None:
-        return f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."
-    runs = (1 + len(config.candidates)) * (design.num_seeds - config.seeds)
-    parts = [f"{design.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
-    if design.items_factor > 1:
-        parts.append(_draws_text(noise.draws, design.items_factor * noise.draws.number, instead=True))
-    return f"The cheapest fix, for {MIN_FOUND:.0%}: {' and '.join(parts)}."
+def _draws(draws: ItemDraws, number: int, *, now: int = 0) -> Statement:
+    """Return a number of draws to have, instead of `now` if given, and whether the whole dataset has fewer."""
+    has_enough = draws.most is None or number <= draws.most
+    values = {"draws": draws.counted(number), "now": now, "most": draws.most}
+    return Statement(code="draws" if has_enough else "more draws than rows", values=values)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from assay.base.errors import ConfigError, DataError
 from assay.base.names import meant
-from assay.base.units import number_of
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.split import DatasetView, key_column, split_view
 from assay.decision.config import PredictionsBenchmark, SuiteBenchmark
@@ -26,7 +25,7 @@ from assay.evals.config import Generation, MultipleChoice, read_suite
 from assay.evals.items import read_items
 from assay.evals.version import present_suite
 from assay.records.decision import BenchmarkEffect, Decision
-from assay.reporting.views.statements import bound_text
+from assay.records.statement import Statement
 from assay.statistics.benchmark_items import load_result
 from assay.statistics.failure_rate import independent_trials
 from assay.statistics.power import VarianceComponents, components_from_discordance
@@ -55,10 +54,9 @@ class ItemDraws(NamedTuple):
     most: int | None = None
     """Number of draws if all rows of the dataset were held out; None if items are not rows."""
 
-    def text(self, number: int | None = None) -> str:
-        """Return `35 independent groups` or `357 items`, for this or another number."""
-        are_items = self.number == self.num_items
-        return number_of(number or self.number, "item" if are_items else "independent group")
+    def counted(self, number: int) -> dict[str, Any]:
+        """Return a number of draws with what they are, for a statement."""
+        return {"number": number, "are_items": self.number == self.num_items}
 
 
 class PairedNoise(NamedTuple):
@@ -68,8 +66,8 @@ class PairedNoise(NamedTuple):
     """Variance components; the item component is that of one draw."""
     draws: ItemDraws
     unit: str
-    source: str
-    """Where the noise comes from, in words."""
+    source: Statement
+    """Where the noise comes from."""
 
 
 class NoiseEstimator:
@@ -147,8 +145,10 @@ class NoiseEstimator:
             VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, item_information=known_by),
             draws,
             effects[0].unit,
-            f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "
-            f"{draws.text()}",
+            Statement(
+                code="measured noise",
+                values={"campaign": best.campaign, "seeds": num_seeds, "draws": draws.counted(draws.number)},
+            ),
         )
 
     def _effects(self, decision: Decision, names: Sequence[str]) -> list[BenchmarkEffect]:
@@ -181,16 +181,16 @@ class NoiseEstimator:
         draws = self.draws(names)
         if draws is None or not draws.num_items:
             return None
-        is_alone = draws.number == draws.num_items
-        uneven = "" if draws.number == draws.num_clusters else " of unequal size"
-        of = f"groups ({draws.num_items:,} items in {draws.num_clusters:,} clusters{uneven})"
+        are_alone, are_even = draws.number == draws.num_items, draws.number == draws.num_clusters
+        counts = {"draws": draws.number, "items": draws.num_items, "clusters": draws.num_clusters}
+        values = {"discordance": ASSUMED_DISCORDANCE, "deviation": ASSUMED_SEED_SD, "unit": "share", **counts}
         return PairedNoise(
             components_from_discordance(discordance=ASSUMED_DISCORDANCE, seed_sd=ASSUMED_SEED_SD),
             draws,
             "share",
-            f"assuming that two models differ on {ASSUMED_DISCORDANCE:.0%} of {draws.number:,} independent "
-            f"{'items' if is_alone else of} and a recipe's score by "
-            f"{bound_text(ASSUMED_SEED_SD, 'share')} over its seeds",
+            Statement(
+                code="noise of items" if are_alone else "noise of groups", values={**values, "is_uneven": not are_even}
+            ),
         )
 
 
