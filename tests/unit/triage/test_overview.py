@@ -213,7 +213,7 @@ def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
     document = fleet_document(fleet)
-    assert document.verdict is not None and document.verdict.sentence.startswith("steps take")  # time spent is no fault
+    assert document.verdict is not None and document.verdict.sentence.startswith("Steps take")  # time spent is no fault
     page = render_document(document)
     for finding in fleet.overview.results:
         text = finding_text(finding, attempts=fleet.overview.attempts)

@@ -486,7 +486,7 @@ def _overview_verdict(overview: TriageOverview) -> Verdict:
     word = f"{number_of(confirmed, 'finding')}, {len(faults) - confirmed} suspected"
     first = next(iter(faults), first)
     text = finding_text(first, attempts=overview.attempts).rstrip(".")
-    return Verdict("bad" if confirmed else "open", word, f"{text}. Next: {finding_next(first)}")
+    return Verdict("bad" if confirmed else "open", word, f"{text[:1].upper()}{text[1:]}. Next: {finding_next(first)}")
 
 
 def _results(overview: TriageOverview, lost: str) -> Iterator[Block]:

@@ -26,11 +26,11 @@ class StageView(View):
 
 
 class AlarmView(View):
-    """A warning about a promise, activity or risk."""
+    """A warning about a target, activity or risk."""
 
     level: Literal["act", "watch"]
     what: str
-    """Promise, activity or risk."""
+    """Target, activity or risk."""
     text: str
 
 
