@@ -15,6 +15,7 @@ from assay.elastic.faults import NO_FAULTS
 from assay.elastic.rank_setup import train_rank
 from assay.elastic.task import Orders, RankTask
 from assay.evals.commit_model import load_committed
+from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
@@ -55,13 +56,15 @@ def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
 
 
 def train_here(run: Run) -> None:
-    """Train a run, as its record has it, to its end."""
+    """Train a run, as its record has it, from its last commit to its end."""
     folder = Path(run.run_dir)
-    CommitLog(open_store(run.store_url)).begin_attempt(world_size=1, now_s=0.0)
+    log = CommitLog(open_store(run.store_url))
+    attempt = log.begin_attempt(world_size=1, now_s=0.0)
+    commit = log.commits()[-1] if log.commits() else None
     Heartbeats.create(folder / "heartbeats", 1).close()
     threads = torch.get_num_threads()
     try:
-        train_rank(_task(run, folder), UnusedConnection())  # type: ignore[arg-type]
+        train_rank(_task(run, folder, attempt, commit), UnusedConnection())  # type: ignore[arg-type]
     finally:
         torch.set_num_threads(threads)
         torch.compiler.set_stance("default")
@@ -79,18 +82,25 @@ def one_rank_run(tree: dict[str, Any], folder: Path) -> Run:
     )  # fmt: skip
 
 
-def _task(run: Run, folder: Path) -> RankTask:
+def _task(run: Run, folder: Path, attempt: int, commit: Commit | None) -> RankTask:
     return RankTask(
         run=run,
         orders=Orders(
-            attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE),
-            commit=None,
+            attempt=Attempt(
+                run_id=run.run_id,
+                attempt=attempt,
+                world_size=1,
+                start_step=commit.step if commit else 0,
+                started_s=0.0,
+                **MACHINE,
+            ),
+            commit=commit,
             faults=NO_FAULTS,
             parallel="ddp",
             failure_s=1e9,
         ),
         rank=0,
-        rendezvous=f"file://{folder}/rendezvous",
+        rendezvous=f"file://{folder}/rendezvous-{attempt}",
         environment={},
         heartbeats=str(folder / "heartbeats"),
         supervisor_pid=0,

@@ -37,7 +37,7 @@ from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.grpo.batch import RolloutGroup
 from assay.training.methods.grpo.reward_config import GraderReward
 from assay.training.methods.grpo.rewards import cached_grades
-from assay.training.trainer.step import StepTotals
+from assay.training.trainer.step import StartedStep, StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 from judging import JUDGE
 from power_cut_store import PowerCutStore
@@ -102,6 +102,10 @@ class RewardStepper:
         events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
         events |= {"num_rows": len(groups), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
         return StepTotals(**events, log=tuple(groups))
+
+    def start(self, share: StepShare, **options: Any) -> StartedStep:
+        totals = self.step(share, **options)
+        return StartedStep(lambda: totals, is_running=False)
 
     def _groups(self, lane: LaneShare, step: int) -> list[GroupRecord]:
         rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]

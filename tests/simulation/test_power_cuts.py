@@ -33,7 +33,7 @@ from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.step import StepTotals
+from assay.training.trainer.step import StartedStep, StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition
 from power_cut_store import PowerCut, PowerCutStore
 from variants import slow
@@ -113,6 +113,10 @@ class RememberingStepper:
         events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
         events |= {"num_rows": len(rows), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
         return StepTotals(**events)
+
+    def start(self, share: StepShare, **options: Any) -> StartedStep:
+        totals = self.step(share, **options)
+        return StartedStep(lambda: totals, is_running=False)
 
 
 class Silent:

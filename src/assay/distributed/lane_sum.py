@@ -87,6 +87,10 @@ class LaneGradients(Protocol):
         """Wrap forward and backward pass `index` of the rank's lane `position`; passes run in order."""
         ...
 
+    def backward(self, loss: Float[Tensor, ""]) -> None:
+        """Compute the gradient of a pass, within `backward_pass`."""
+        ...
+
     def step_is_done(self) -> float:
         """Finish the step: `.grad` is complete. Return the seconds that the rank waited for others."""
         ...
@@ -117,7 +121,7 @@ class LaneSum:
         *,
         enter_phase: EnterPhase = lambda phase: None,
     ) -> None:
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = trained_parameters(model)
         self._index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(self._parameters)}
         self.shares = shares
         blocks = shares.blocks_of(ranks.rank)
@@ -190,6 +194,9 @@ class LaneSum:
         exchanges = position == last_lane and index == self._num_passes[last_lane] - 1
         with nullcontext() if exchanges else self.module.no_sync():
             yield
+
+    def backward(self, loss: Float[Tensor, ""]) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def _begin_lane(self, position: int) -> None:
         """Free `.grad` for a lane.
@@ -297,6 +304,11 @@ class LaneSum:
                 reduced.set_result(sums[0])
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that have gradients, in the model's order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _reduce_bucket(lane_sum: "ReferenceType[LaneSum]", bucket: GradBucket) -> Future[Tensor]:

@@ -32,7 +32,7 @@ from torch.distributed.tensor import DTensor
 
 from assay.base.shapes import Float, Shaped
 from assay.data.loader.lane_shares import LaneShares
-from assay.distributed.lane_sum import OnOwnGradients
+from assay.distributed.lane_sum import OnOwnGradients, trained_parameters
 from assay.distributed.ranks import Ranks
 from assay.distributed.swap import all_to_all
 from assay.distributed.tree import PartialSums
@@ -158,7 +158,7 @@ class ShardedLaneSum:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         self.module = model
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = trained_parameters(model)
         for part in model.modules():
             if isinstance(part, FSDPModule):
                 exchange = TreeReduceScatter(partial(self._enters, self._indices_of(part)))
@@ -243,6 +243,9 @@ class ShardedLaneSum:
         if position + 1 < self.shares.most or index + 1 < max(self._num_passes[position]):
             for parameter in self._parameters:
                 parameter.grad = None  # zeros: the sum comes with the step's last pass
+
+    def backward(self, loss: Float[Tensor, ""]) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def step_is_done(self) -> float:
         """Returns the seconds that this rank waited since: none, what it waits for lies within backward."""

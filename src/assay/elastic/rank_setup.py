@@ -73,6 +73,7 @@ def train_rank(
     recorder.part("dataset")
     parts = RankParts(context, _shares(task, ranks, recipe), times_lanes=task.orders.times_lanes)
     saver = _saver(task, recipe, context, parts)
+    parts.stepper.before_update = saver.before_update
     recorder.part("model")
     position = _restored(saver, task.orders.commit, context.loader)
     evaluate = _evaluator(task, recipe, context, parts, recorder)

@@ -5,7 +5,7 @@ of their bytes: two computations of the same quantity are equal in each bit, or 
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -13,8 +13,10 @@ import torch
 import xxhash
 from torch import Tensor
 
-from assay.base.shapes import Float, Shaped
+from assay.base.shapes import Float, Int64, Shaped
+from assay.models.kernels.digest import device_digest
 
+_64_BITS = (1 << 64) - 1
 DIGEST_BITS = 52
 """Width of digests that are logged as metrics: the integers that a float64 holds exactly."""
 
@@ -61,22 +63,38 @@ def extended_digest(digest: int, further: Sequence[int]) -> int:
     return combined_digest([digest, *further]) if further else digest
 
 
+_Digest = int | Int64[Tensor, ""]
+"""A digest of 64 bits; of a tensor on a GPU, it is there, too."""
+
+
 class GradientDigest:
     """The digest of a gradient whose parts arrive in any order; equal to `digest_of_tensors` of the whole."""
 
     def __init__(self) -> None:
-        self._digests: dict[int, int] = {}
+        self._digests: dict[int, _Digest] = {}
 
     def take(self, parameter_indices: Sequence[int], gradients: Sequence[Float[Tensor, "..."]]) -> None:
         """Add some parameters' gradients; indices count the trained parameters in the model's order."""
         for index, gradient in zip(parameter_indices, gradients, strict=True):
-            self._digests[index] = digest_of_bits(gradient)
+            self._digests[index] = _digest_where_it_is(gradient)
 
     def combined(self) -> int:
         """Return the digest of all gradients, `DIGEST_BITS` bits."""
-        return combined_digest(self._digests[index] for index in sorted(self._digests))
+        return combined_digest(_read([self._digests[index] for index in sorted(self._digests)]))
 
 
 def digest_of_tensors(tensors: Iterable[Shaped[Tensor, "..."]]) -> int:
     """Return the digest of tensors in a fixed order, `DIGEST_BITS` bits."""
-    return combined_digest(map(digest_of_bits, tensors))
+    return combined_digest(_read(list(map(_digest_where_it_is, tensors))))
+
+
+def _digest_where_it_is(tensor: Shaped[Tensor, "..."]) -> _Digest:
+    """Return the digest of a tensor's bits, computed on its device: a GPU's gradient is not copied to the host."""
+    return device_digest(tensor) if tensor.is_cuda else digest_of_bits(tensor)
+
+
+def _read(digests: Sequence[_Digest]) -> Iterator[int]:
+    """Return digests as numbers of 64 bits; those of a GPU are read with one wait."""
+    on_device = [digest for digest in digests if isinstance(digest, Tensor)]
+    read = iter(torch.stack(on_device).tolist() if on_device else [])
+    return ((next(read) if isinstance(digest, Tensor) else digest) & _64_BITS for digest in digests)

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from assay.distributed import lane_sum as lane_sum_module
 from assay.distributed.exchange import Exchange, sum_over_ranks
 from assay.distributed.exchange_plan import OWN, exchange_plan
+from assay.distributed.flat_lane_sum import FlatLaneSum
 from assay.distributed.lane_sum import LaneSum
 from assay.distributed.ranks import Ranks
 from assay.distributed.sharded_lane_sum import ShardedLaneSum
@@ -93,7 +94,7 @@ def backward(lane_sum, lanes: Sequence[int], passes: Sequence[int], step: int) -
             with lane_sum.backward_pass(position, index):
                 is_blank = position >= len(own) or index >= own[position]
                 loss = lane_sum.module(rows_of(step, lanes[0 if is_blank else position], index))
-                (0.0 * loss if is_blank else loss).backward()
+                lane_sum.backward(0.0 * loss if is_blank else loss)
 
 
 def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndarray]]:
@@ -117,6 +118,14 @@ def replicated(ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree", 
     lane_sum = LaneSum(Network(), ranks, shares, gradient_sum, enter_phase=phases.append)
     found = steps_of(lane_sum, ranks, passes)
     lane_sum.close()
+    assert phases == ["communication"] * STEPS
+    return found
+
+
+def flat(ranks: Ranks, passes: Sequence[int], loads: tuple[int, ...] | None = None):
+    phases: list[str] = []
+    shares = replace(shares_of(ranks, NUM_LANES), explicit_loads=loads)
+    found = steps_of(FlatLaneSum(Network(), ranks, shares, enter_phase=phases.append), ranks, passes)
     assert phases == ["communication"] * STEPS
     return found
 
@@ -145,6 +154,40 @@ def assert_is_the_tree(of_ranks, passes: tuple[int, ...]) -> None:
 )
 def test_whole_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
     assert_is_the_tree(on_ranks(world_size, partial(replicated, passes=passes), tmp_path), passes)
+
+
+@pytest.mark.parametrize(
+    ("passes", "loads"), [(ONE_PASS, (8,)), (SEVERAL, (8,)), (SEVERAL, (1, 7)), (SEVERAL, (3, 3, 2))]
+)
+def test_flat_gradients_have_the_bits_of_the_tree(passes, loads, tmp_path: Path) -> None:
+    found = on_ranks(len(loads), partial(flat, passes=passes, loads=loads), tmp_path)
+    assert_is_the_tree(found, passes)
+
+
+class NegativeZero(nn.Module):
+    """Its gradient is -0.0, which an addition to a buffer of zeros would turn into 0.0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, _: Tensor) -> Tensor:
+        return (self.weight * -0.0).sum()
+
+
+def signs_of_zeros(ranks: Ranks) -> list[list[bool]]:
+    found = []
+    for kind in (LaneSum, FlatLaneSum):
+        lane_sum = kind(model := NegativeZero(), ranks, shares_of(ranks, 4))
+        backward(lane_sum, range(4), (1, 2, 1, 1), 0)
+        lane_sum.step_is_done()
+        found.append(model.weight.grad.signbit().tolist())
+        lane_sum.close()
+    return found
+
+
+def test_flat_gradients_keep_the_sign_of_a_zero(tmp_path: Path) -> None:
+    assert on_ranks(1, signs_of_zeros, tmp_path) == [[[True] * 3] * 2]
 
 
 @pytest.mark.parametrize(
@@ -279,11 +322,11 @@ def of_position(heard: Notified, position: int) -> list[np.ndarray]:
     return [parts[index] for index in sorted(parts)]
 
 
-@pytest.mark.parametrize("world_size", [1, 8])
-def test_the_gradients_of_single_lanes_are_shown_before_they_are_added(world_size, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("world_size", "kind"), [(1, LaneSum), (8, LaneSum), (1, FlatLaneSum)])
+def test_the_gradients_of_single_lanes_are_shown_before_they_are_added(world_size, kind, tmp_path: Path) -> None:
     found = on_ranks(
         world_size,
-        lambda ranks: hook(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), SEVERAL),
+        lambda ranks: hook(ranks, kind(Network(), ranks, shares_of(ranks, NUM_LANES)), SEVERAL),
         tmp_path,
     )
     alone = range(0, NUM_LANES // world_size, 2)

@@ -59,10 +59,17 @@ def restore_model(model: nn.Module, state: State) -> None:
     set_model_state_dict(model, state, options=StateDictOptions(strict=is_whole))
 
 
-def training_parts(model: nn.Module, optimizer: Optimizer) -> Mapping[str, StatefulPart]:
-    """Return the parts that all training runs commit."""
+def training_parts(
+    model: nn.Module, optimizer: Optimizer, restored: Callable[[], None] = lambda: None
+) -> Mapping[str, StatefulPart]:
+    """Return the parts that all training runs commit; `restored` is called when the model's weights were restored."""
+
+    def restore(state: State) -> None:
+        restore_model(model, state)
+        restored()
+
     return {
-        MODEL: _Part(partial(model_state, model), partial(restore_model, model)),
+        MODEL: _Part(partial(model_state, model), restore),
         "optimizer": _Part(
             partial(get_optimizer_state_dict, model, optimizer),
             partial(set_optimizer_state_dict, model, optimizer),

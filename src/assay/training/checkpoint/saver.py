@@ -68,6 +68,49 @@ class LaneReceipts:
         self.rollout_log.append(rollout_log_table(groups))
 
 
+class _StateCopies:
+    """Copies a state to the host's memory, from a GPU on a stream of its own while the next step computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._pinned: list[Tensor] = []
+        """Memory of the last copies, by their order in the state; the next ones reuse it."""
+        self._is_copied: torch.cuda.Event | None = None
+
+    def copy(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state with copies of its tensors, which are complete after `wait`."""
+        if self._stream is None:
+            return tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), state)  # type: ignore[no-any-return]
+        unused = iter(self._pinned)
+        self._pinned = []
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            copied: dict[str, Any] = tree_map_only(Tensor, lambda tensor: self._copied(tensor.detach(), unused), state)
+            self._is_copied = self._stream.record_event()
+        return copied
+
+    def _copied(self, tensor: Shaped[Tensor, "..."], unused: Iterator[Tensor]) -> Shaped[Tensor, "..."]:
+        if self._stream is None or not tensor.is_cuda or isinstance(tensor, DTensor):
+            return tensor.to("cpu", copy=True)
+        pinned = next(unused, None)
+        if pinned is None or (pinned.shape, pinned.dtype) != (tensor.shape, tensor.dtype):
+            pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        # A part may have made the tensor for this call: its memory must not be reused before it is copied.
+        tensor.record_stream(self._stream)
+        self._pinned.append(pinned.copy_(tensor, non_blocking=True))
+        return pinned
+
+    def before_update(self) -> None:
+        """Order all later work of the current stream after the copies."""
+        if self._is_copied is not None:
+            self._is_copied.wait()
+
+    def wait(self) -> None:
+        """Wait on the host for the copies."""
+        if self._is_copied is not None:
+            self._is_copied.synchronize()
+
+
 class Saver:
     """Saves and restores one run's state; all ranks call the same methods in the same order."""
 
@@ -101,6 +144,7 @@ class Saver:
         self._clock = clock
         self._verify_every = verify_every
         self._warn = warn
+        self._copies = _StateCopies(ranks.device)
         self._num_saved = 0
         self._step = 0
         self._began_s: float | None = None
@@ -135,9 +179,13 @@ class Saver:
             is_verified=is_verified,
         )
         folder = checkpoint_folder(step, self._log.attempt)
-        copied = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), self._state())
+        copied = self._copies.copy(self._state())
         self._step = step
         self._under_way = self._thread.submit(self._save, copied, receipts, folder, commit)
+
+    def before_update(self) -> None:
+        """Make the device finish the copies of the last commit before the weights change; the host does not wait."""
+        self._copies.before_update()
 
     def wait(self) -> None:
         """Wait until no save is in progress; raise the error of the last one."""
@@ -187,6 +235,7 @@ class Saver:
         self, state: dict[str, Any], receipts: LaneReceipts, folder: str, committed: Callable[..., Commit]
     ) -> Commit | None:
         """Write the files; `committed` builds the commit from what is only known afterwards."""
+        self._copies.wait()
         writer = StoreWriter(self._log.store, folder)
         try:
             save(state, storage_writer=writer, process_group=self._ranks.saving)

@@ -44,9 +44,10 @@ class Replayer:
         self.is_compiled = context.config.compile
         """True if layers are compiled: their operators are not visible."""
         parts = RankParts(context, LaneShares.alone(context.loader.config.lanes))
-        self.model, self.forward, self.source = parts.model, parts.forward, parts.source
+        self.model, self.forward, self.source = parts.compute_model, parts.forward, parts.source
         assert isinstance(parts.recomputer, LaneRecomputer), "one process holds all weights"
         self.recomputer = parts.recomputer
+        self._master = parts.model
         self._stepper, self._lane_sum, self._lanes = parts.stepper, parts.lane_sum, parts.lanes
         self._saver = Saver(parts.state, context.ranks, context.log, RetentionConfig(), context.clock)
         self.step = 0
@@ -121,4 +122,4 @@ class Replayer:
 
     def weights_digest(self) -> str:
         """Return the digest of the current weights, as commits record it."""
-        return weights_digest(model_state(self.model), self._ranks.saving)
+        return weights_digest(model_state(self._master), self._ranks.saving)

@@ -1,8 +1,17 @@
 """The training loop's configuration; the method and the batches have their own."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from assay.base.config import FrozenConfig
 
@@ -63,6 +72,16 @@ class OptimizerConfig(FrozenConfig):
     schedule: ScheduleConfig = ScheduleConfig()
 
 
+class WeightsConfig(FrozenConfig):
+    """The types of the weights. The optimizer owns float32 weights, and commits hold them."""
+
+    compute: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights in forward and backward passes. `float32`: products are in bfloat16 according to
+    `precision`. `bfloat16`: all of a pass is computed with a bfloat16 copy of the weights, which is faster on a GPU
+    and rounds differently; weights are not sharded.
+    """
+
+
 class TrainerConfig(FrozenConfig):
     """Length, precision, and how often progress is committed."""
 
@@ -96,6 +115,8 @@ class TrainerConfig(FrozenConfig):
     precision: Precision = "auto"
     """`auto`: `bfloat16` autocast on a GPU that supports it, else `float32`. Weights stay float32."""
 
+    weights: WeightsConfig = WeightsConfig()
+
     compile: bool = False
     """Compile the layers with `torch.compile`. Changes the bits, equally at every world size."""
 
@@ -117,6 +138,20 @@ class TrainerConfig(FrozenConfig):
 
     threads_per_rank: PositiveInt = 1
     """CPU threads of a rank. Another number gives other bits."""
+
+    @model_validator(mode="after")
+    def _one_precision(self) -> "TrainerConfig":
+        if self.weights.compute == "bfloat16" and self.precision == "float32":
+            raise ValueError("precision=float32 contradicts weights.compute=bfloat16; leave one of them out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `weights` out if it has its defaults, so that digests of recipes without it stay the same."""
+        tree: dict[str, Any] = write(self)
+        if self.weights == WeightsConfig():
+            tree.pop("weights", None)
+        return tree
 
     def num_steps(self, steps_per_epoch: int) -> int:
         """Return the number of optimizer steps of the whole run."""

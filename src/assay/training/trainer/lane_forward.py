@@ -15,6 +15,7 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Shaped
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.models.compute_copy import as_bfloat16
 from assay.training.numerics import MetricSum
 from assay.training.trainer.config import Precision
 from assay.training.trainer.method import Loss, Method
@@ -24,20 +25,33 @@ class LaneForward:
     """Computes losses of a method with whichever model is passed in."""
 
     def __init__(
-        self, method: Method, *, device: torch.device, precision: Precision, seed: int, updates_per_step: int = 1
+        self,
+        method: Method,
+        *,
+        device: torch.device,
+        precision: Precision,
+        seed: int,
+        updates_per_step: int = 1,
+        compute_copy: bool = False,
     ) -> None:
-        """`updates_per_step`: optimizer updates from the samples of one step."""
+        """`updates_per_step`: optimizer updates from the samples of one step. `compute_copy`: the models that are
+        passed in are bfloat16 copies (see `models.compute_copy`), so frozen models are, too."""
         self._method = method
         self.frozen_models = {
             name: model.to(device).eval().requires_grad_(False) for name, model in method.build_frozen_models().items()
         }
         """Frozen models that the loss reads, such as a reference model."""
+        if compute_copy:
+            for model in self.frozen_models.values():
+                as_bfloat16(model)
         self._device = device
-        self.autocast = autocast(precision, device)
+        self.autocast = nullcontext() if compute_copy else autocast(precision, device)
         self._seed = seed
         self.updates_per_step = updates_per_step
         self._carried: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
         """(lane, micro-batch) -> tensors that the step's first update computed for the later ones."""
+        self._carries_as: tuple[int, int] | None = None
+        """Key of what the next loss computes for later updates."""
         self.metrics = tuple(method.metrics)
         """Names of the metrics of losses and of samples."""
         self.lane: int | None = None
@@ -53,23 +67,15 @@ class LaneForward:
         the lane's last micro-batch, the loss is that of a blank whose sums and weights are zero: ranks compute
         it to keep collectives in step.
         """
-        tensors = self.begin(lane, index, step=step, update=update)
-        if tensors is None:
-            with self.autocast:
-                blank = self._method.loss(model, self._method.blank(self._device), self.frozen_models)
-            nothing = {name: MetricSum(0.0 * metric.sum, 0.0) for name, metric in blank.metrics.items()}
-            return Loss(0.0 * blank.sum, nothing)
-        loss = self.loss_of_tensors(model, tensors)
-        if self.updates_per_step > 1 and not update:
-            self._carried[lane.lane, index] = loss.carried
-        return loss
+        return self.loss_of_tensors(model, self.begin(lane, index, step=step, update=update))
 
     def begin(
         self, lane: LaneShare, index: int, *, step: int, update: int = 0
     ) -> dict[str, Shaped[Tensor, "..."]] | None:
-        """Seed the generators for a pass and return its tensors; None for a blank."""
+        """Seed the generators for a pass and return its tensors on the device; None for a blank."""
         again = ("update", update) if update else ()
         seed_generators(derive_key(self._seed, "forward", step, lane.lane, index, *again))
+        self._carries_as = (lane.lane, index) if self.updates_per_step > 1 and not update else None
         if index >= len(lane.micro_batches):
             self.lane = self.micro_batch = None
             return None
@@ -79,17 +85,25 @@ class LaneForward:
 
     def loss_of(self, model: nn.Module, micro_batch: MicroBatch) -> Loss:
         """Return the loss of one micro-batch without seeding the generators."""
-        self.micro_batch = micro_batch
+        self.micro_batch, self._carries_as = micro_batch, None
         return self.loss_of_tensors(model, self._tensors(micro_batch))
 
-    def loss_of_tensors(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Loss:
-        """Return the loss of a micro-batch's tensors on the device."""
+    def loss_of_tensors(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]] | None) -> Loss:
+        """Return the loss of the tensors that `begin` returned."""
+        if tensors is None:
+            with self.autocast:
+                blank = self._method.loss(model, self._method.blank(self._device), self.frozen_models)
+            nothing = {name: MetricSum(0.0 * metric.sum, 0.0) for name, metric in blank.metrics.items()}
+            return Loss(0.0 * blank.sum, nothing)
         self.is_under_way = True
         try:
             with self.autocast:
-                return self._method.loss(model, tensors, self.frozen_models)
+                loss = self._method.loss(model, tensors, self.frozen_models)
         finally:
             self.is_under_way = False
+        if self._carries_as is not None:
+            self._carried[self._carries_as] = loss.carried
+        return loss
 
     def _tensors(self, micro_batch: MicroBatch) -> dict[str, Shaped[Tensor, "..."]]:
         """Return a micro-batch's tensors on the device. Copies to a GPU come from pinned memory: others would make

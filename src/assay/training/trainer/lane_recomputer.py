@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare
+from assay.distributed.lane_sum import trained_parameters
 from assay.distributed.sharded_lane_sum import ShardedLaneSum
 from assay.training.numerics import GradientDigest, digest_of_tensors, extended_digest
 from assay.training.samples import SampleSource
@@ -30,11 +31,15 @@ class LaneGradient(NamedTuple):
 class LaneRecomputer:
     """Recomputes lanes if this process holds all weights."""
 
-    def __init__(self, forward: LaneForward, source: SampleSource, model: nn.Module) -> None:
+    def __init__(
+        self, forward: LaneForward, source: SampleSource, model: nn.Module, *, dtype: torch.dtype | None = None
+    ) -> None:
+        """`dtype`: the type in which gradients are summed, if not that of the model's weights."""
         self._forward = forward
         self._source = source
         self._model = model
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = trained_parameters(model)
+        self._dtype = dtype
 
     def of(self, lane: LaneShare, *, step: int) -> LaneGradient:
         """Return the loss and gradient of a lane of dataset rows in step `step` (from 1)."""
@@ -45,7 +50,7 @@ class LaneRecomputer:
         loss_sum, gradients = 0.0, list[Tensor]()
         for index in range(num_backwards(lane)):
             loss = self._forward.loss(self._model, lane, index, step=step).sum
-            parts = list(torch.autograd.grad(loss, self._parameters))
+            parts = [part.to(self._dtype or part.dtype) for part in torch.autograd.grad(loss, self._parameters)]
             if gradients:
                 torch._foreach_add_(gradients, parts)
             gradients = gradients or parts

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from assay.base.shapes import Float, Shaped
+from assay.base.shapes import Bool, Float, Float64, Shaped
+from assay.distributed.lane_sum import trained_parameters
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 
 
@@ -18,7 +19,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Ad
     On a CPU, the fused kernel rounds the last elements of a tensor differently, so a sharded tensor would get
     other bits than a whole one; the foreach kernels treat all elements alike.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = trained_parameters(model)
     is_on_gpu = all(parameter.is_cuda for parameter in trained)
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -50,23 +51,41 @@ def _decayed(schedule: ScheduleConfig, step: int, num_steps: int) -> float:
     return schedule.final_fraction + (1 - schedule.final_fraction) * falling
 
 
-def average_and_clip(gradients: Sequence[Float[Tensor, "..."]], *, weight: int, max_norm: float | None) -> float:
-    """Turn summed gradients into the clipped mean, in place; return the mean's 2-norm.
+def average_and_clip(
+    gradients: Sequence[Float[Tensor, "..."]], *, weight: int, max_norm: float | None
+) -> Float64[Tensor, ""]:
+    """Turn summed gradients into the clipped mean, in place; return the mean's 2-norm, on the device.
 
     `weight` is what the mean is over (rows, tokens, pairs). Mean and clipping are one factor, so there is one
     pass over the gradients. If the norm is not finite, the gradients stay as they are.
     """
     norm = gradient_norm(gradients) / weight
-    if not math.isfinite(norm):
-        return norm
-    factor = 1 / weight
-    if max_norm is not None and norm > max_norm:
-        factor *= max_norm / norm
-    torch._foreach_mul_([local_part(gradient) for gradient in gradients], factor)
+    factor = torch.full_like(norm, 1 / weight)
+    if max_norm is not None:
+        factor = torch.where(norm > max_norm, factor * (max_norm / norm), factor)
+    factor = torch.where(norm.isfinite(), factor, 1.0)
+    torch._foreach_mul_([local_part(gradient) for gradient in gradients], factor.to(gradients[0].dtype))
     return norm
 
 
-def gradient_norm(gradients: Sequence[Float[Tensor, "..."]]) -> float:
+def apply_update(optimizer: torch.optim.Optimizer, rate: float, is_finite: Bool[Tensor, ""]) -> None:
+    """Make the update with learning rate `rate`, unless loss or gradient are not finite.
+
+    The fused kernels of a GPU read on the device that an update must change nothing; the host does not wait for it.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    group = optimizer.param_groups[0]
+    if group["fused"] and not isinstance(group["params"][0], DTensor):
+        # As torch.amp.GradScaler tells it: where `found_inf` is 1, neither weights nor moments nor step counts change.
+        optimizer.found_inf = is_finite.logical_not().float()  # type: ignore[attr-defined]
+    elif not is_finite:
+        return
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def gradient_norm(gradients: Sequence[Float[Tensor, "..."]]) -> Float64[Tensor, ""]:
     """Return the 2-norm over all gradients, with the same bits for any sharding of their rows.
 
     Each row's norm is computed where the row is; the norms of all rows are then added in one order.
@@ -76,7 +95,7 @@ def gradient_norm(gradients: Sequence[Float[Tensor, "..."]]) -> float:
     if sharded is not None:
         # Rows of other ranks are zeros here, and adding a zero is exact.
         dist.all_reduce(norms, group=sharded.device_mesh.get_group())
-    return float(norms.square().sum().sqrt())
+    return norms.square().sum().sqrt()
 
 
 def local_part(tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:

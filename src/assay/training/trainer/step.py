@@ -10,7 +10,7 @@ Only the weights and the optimizer's moments persist between steps.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,13 +23,14 @@ from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
-from assay.training.numerics import MetricSum, added_in_order, combined_digest, digest_of_tensors, means_of
+from assay.training.numerics import added_in_order, combined_digest, digest_of_tensors, means_of
 from assay.training.samples import LaneSamples, SampleLog, SampleSource
-from assay.training.trainer.config import OptimizerConfig, TrainerConfig
+from assay.training.trainer.captured import Capture, LanePasses
+from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.gpu_use import GpuUse
-from assay.training.trainer.lane_forward import LaneForward, autocast, num_backwards
+from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.method import Method
-from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
+from assay.training.trainer.optimizer import apply_update, average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
 SAMPLES_DIGEST = "rollout_digest"
@@ -83,6 +84,15 @@ class StepTotals(NamedTuple):
         return self.loss_sum / max(1, self.weight)
 
 
+class StartedStep(NamedTuple):
+    """A step whose operators were started."""
+
+    totals: Callable[[], StepTotals]
+    """Waits for the step if the device is still running it."""
+    is_running: bool
+    """True if the device may still run the step; the next one can be started before the totals are read."""
+
+
 class _LaneTotals(NamedTuple):
     """One lane in one step. Values travel as float64, which holds all of them exactly."""
 
@@ -116,9 +126,14 @@ class Stepper:
         num_steps: int,
         spot_check: SpotCheck | None = None,
         times_lanes: bool = False,
+        capture: Capture | None = None,
+        defers: bool = False,
+        updated: Callable[[], None] = lambda: None,
     ) -> None:
         """If `times_lanes`, the costs report the seconds of each lane and when gradients were ready; the device
-        is synchronized after each lane."""
+        is synchronized after each lane. `capture`: see `LanePasses`. If `defers`, steps without a spot check are
+        started without waiting for the device: this rank is alone, and its samples are dataset rows. `updated` is
+        called after each update."""
         self._source = source
         self._forward = forward
         self._lane_sum = lane_sum
@@ -129,28 +144,61 @@ class Stepper:
         self._spot_check = spot_check
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         self._gpu_use = GpuUse(ranks.device, forward)
-        self._spent_s: dict[str, float] = {}
-        """Seconds of the current step's passes."""
+        self._passes = LanePasses(forward, lane_sum, capture=capture)
+        self._defers = defers
+        self._updated = updated
+        self.before_update: Callable[[], None] = lambda: None
+        """Called before each update."""
         self._times_lanes = times_lanes
         self._lane_s: dict[int, float] = {}
         """[lane]: seconds in the current step without waiting for others."""
 
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
-        """Run optimizer step `step` (from 1) on this rank's share.
+        """Run optimizer step `step` (from 1) on this rank's share; see `start`."""
+        return self.start(share, step=step, stop_requested=stop_requested, commit_requested=commit_requested).totals()
+
+    def start(
+        self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False
+    ) -> StartedStep:
+        """Start optimizer step `step` (from 1) on this rank's share, and wait for it unless it can be deferred.
 
         If samples serve several updates, the totals are the last update's; the first is spot-checked. Raises
         `StepCancelledError` on all ranks if samples could not be collected.
         """
         with self._gpu_use.step():
-            return self._step(share, step=step, stop_requested=stop_requested, commit_requested=commit_requested)
+            return self._start(share, (stop_requested, commit_requested and self._ranks.rank == 0), step=step)
 
-    def _step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool) -> StepTotals:
+    def _start(self, share: StepShare, requests: tuple[bool, bool], *, step: int) -> StartedStep:
+        """Start a step; `requests` are for a stop and for a commit."""
         samples = self._source.collect(share, step=step)
         self._lane_sum.enter_phase("compute")
-        self._spent_s = {"forward_s": 0.0, "backward_s": 0.0}
+        self._passes.spent_s = {"forward_s": 0.0, "backward_s": 0.0}
         self._lane_s.clear()
-        requests = stop_requested, commit_requested and self._ranks.rank == 0
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
+        is_running = self._defers and check is None
+        if is_running:
+            read = self._start_update(share, samples, requests, step=step)
+        else:
+            made = self._run_updates(share, samples, check, requests, step=step)
+            read = lambda: made  # noqa: E731
+        logs = [lane_samples.log for lane_samples in samples if lane_samples.log is not None]
+        log = tuple(chain.from_iterable(logs)) if logs else None
+        costs = {} if self._source.costs is None else {**self._source.costs, **self._passes.spent_s}
+        lanes = [lane_samples.lane for lane_samples in samples]
+        costs |= self._gpu_use.costs(lanes, num_updates=self._source.updates_per_step)
+        costs |= self._lane_times()
+        return StartedStep(lambda: read()._replace(log=log, costs=costs), is_running)
+
+    def _run_updates(
+        self,
+        share: StepShare,
+        samples: list[LaneSamples],
+        check: SpotCheck | None,
+        requests: tuple[bool, bool],
+        *,
+        step: int,
+    ) -> StepTotals:
+        """Run all updates of a step."""
         totals = self._run_update(share, samples, check, requests, step=step, update=0)
         for update in range(1, self._source.updates_per_step):
             if totals.is_applied:
@@ -158,11 +206,7 @@ class Stepper:
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
         if totals.is_applied:
             self._source.release(step=step)
-        logs = [lane_samples.log for lane_samples in samples if lane_samples.log is not None]
-        costs = {} if self._source.costs is None else {**self._source.costs, **self._spent_s}
-        lanes = [lane_samples.lane for lane_samples in samples]
-        costs |= self._gpu_use.costs(lanes, num_updates=self._source.updates_per_step)
-        return totals._replace(log=tuple(chain.from_iterable(logs)) if logs else None, costs=costs | self._lane_times())
+        return totals
 
     def _run_update(
         self,
@@ -174,14 +218,13 @@ class Stepper:
         step: int,
         update: int,
     ) -> StepTotals:
-        """Run one update; `requests` are for a stop and for a commit."""
+        """Run one update."""
         if check:
             check.begin(share, step=step)
         sums, exchange_s = self._sum_gradients(samples, step=step, update=update)
-        lanes = self._gather(share, samples, sums, requests)
+        lanes = self._gather(share, samples, sums.tolist(), requests)
         self._lane_sum.enter_phase("compute")
-        rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
-        totals = self._totals(lanes)._replace(learning_rate=rate, exchange_s=exchange_s)
+        totals = self._totals(lanes, step=step)._replace(exchange_s=exchange_s)
         if totals.bad_lanes:
             return totals
         self._source.check(totals.metrics, step=step)
@@ -189,14 +232,33 @@ class Stepper:
             num_passes = [num_backwards(lane_samples.lane) for lane_samples in samples]
             checked = check.finish(self._source.for_recomputation(share, step=step), num_passes, step=step)
             totals = totals._replace(is_verified=True, digests={**totals.digests, **self._digests(checked)})
-        return totals._replace(gradient_norm=self._update(totals.weight, rate))
+        return totals._replace(gradient_norm=float(self._update(totals.weight, sums[:, 0], step=step)))
+
+    def _start_update(
+        self, share: StepShare, samples: list[LaneSamples], requests: tuple[bool, bool], *, step: int
+    ) -> Callable[[], StepTotals]:
+        """Start an update of a rank alone without waiting for the device; return a function that reads the totals."""
+        sums, exchange_s = self._sum_gradients(samples, step=step, update=0)
+        weight = sum(self._forward.weight(lane_samples.lane) for lane_samples in samples)
+        norm = self._update(weight, sums[:, 0], step=step)
+        read = read_later(torch.cat([sums.flatten(), norm[None]]))
+        width = sums.shape[1]
+
+        def totals() -> StepTotals:
+            *numbers, norm = read()
+            of_lanes = [numbers[start : start + width] for start in range(0, len(numbers), width)]
+            found = self._totals(self._gather(share, samples, of_lanes, requests), step=step)
+            return found._replace(exchange_s=exchange_s, gradient_norm=math.nan if found.bad_lanes else norm)
+
+        return totals
 
     def _sum_gradients(
         self, samples: list[LaneSamples], *, step: int, update: int
-    ) -> tuple[list[Float64[Tensor, "number"]], float]:
+    ) -> tuple[Float64[Tensor, "lane number"], float]:
         """Run the passes of this rank's lanes, so that `.grad` becomes the sum over all lanes of all ranks.
 
-        Returns loss and metrics of each lane, and the seconds that this rank waited for other ranks' gradients.
+        Returns loss and metrics of each lane on the device, and the seconds that this rank waited for gradients of
+        other ranks.
         """
         num_passes = self._lane_sum.begin_step([num_backwards(lane_samples.lane) for lane_samples in samples])
         sums = [
@@ -210,9 +272,9 @@ class Stepper:
         exchange_s = self._lane_sum.step_is_done()
         if self._times_lanes:
             self._lane_s[samples[-1].lane.lane] -= exchange_s
-        return sums, exchange_s
+        return torch.stack(sums), exchange_s
 
-    def _totals(self, lanes: list[_LaneTotals]) -> StepTotals:
+    def _totals(self, lanes: list[_LaneTotals], *, step: int) -> StepTotals:
         """Return the totals over all lanes, added in lane order, before the update."""
         digests = [int(lane.digest) for lane in lanes]
         return StepTotals(
@@ -220,8 +282,8 @@ class Stepper:
             num_tokens=int(sum(lane.num_tokens for lane in lanes)),
             weight=int(sum(lane.weight for lane in lanes)),
             loss_sum=added_in_order(lane.loss for lane in lanes),
-            gradient_norm=float("nan"),
-            learning_rate=0.0,
+            gradient_norm=math.nan,
+            learning_rate=self._rate(step),
             stop_requested=any(lane.stop_requested for lane in lanes),
             commit_requested=any(lane.commit_requested for lane in lanes),
             exchange_s=0.0,
@@ -260,36 +322,22 @@ class Stepper:
         """Return the lane's loss, then sum and weight of each metric; its gradients are added to the tree."""
         total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._ranks.device)
         if samples.metrics:
-            total += self._sums(total[0], samples.metrics)
+            total += self._passes.sums_of(total[0], samples.metrics)
         for index in range(num_passes):
             with self._lane_sum.backward_pass(position, index):
-                began_s = time.monotonic()
-                loss = self._forward.loss(self._lane_sum.module, samples.lane, index, step=step, update=update)
-                self._spent_s["forward_s"] += (half_s := time.monotonic()) - began_s
-                loss.sum.backward()  # type: ignore[no-untyped-call]
-                self._spent_s["backward_s"] += time.monotonic() - half_s
-            total += self._sums(loss.sum, loss.metrics)
+                total += self._passes.run(samples.lane, index, step=step, update=update)
         return total
-
-    def _sums(self, loss: Float[Tensor, ""], metrics: Mapping[str, MetricSum]) -> Float64[Tensor, "number"]:
-        """Return loss, sums and weights as one vector; zeros for metrics that are not among these."""
-        parts = [loss.detach().double()]
-        nothing = MetricSum(torch.zeros_like(parts[0]), 0.0)
-        for name in self._forward.metrics:
-            metric = metrics.get(name, nothing)
-            parts += [torch.as_tensor(metric.sum).detach().to(parts[0]), torch.as_tensor(metric.weight).to(parts[0])]
-        return torch.stack(parts)
 
     def _gather(
         self,
         share: StepShare,
         samples: list[LaneSamples],
-        sums: list[Float64[Tensor, "number"]],
+        sums: Sequence[Sequence[float]],
         requests: tuple[bool, bool],
     ) -> list[_LaneTotals]:
         """Return the totals of each lane of all ranks in lane order, the order of all additions."""
         local_lanes = []
-        for lane, lane_samples, numbers in zip(share.lanes, samples, torch.stack(sums).tolist(), strict=True):
+        for lane, lane_samples, numbers in zip(share.lanes, samples, sums, strict=True):
             counts = (
                 lane.lane,
                 lane.num_rows,
@@ -309,16 +357,31 @@ class Stepper:
             times[BUCKET_BEFORE_S.format(number)] = before_last_s
         return times
 
-    def _update(self, weight: int, rate: float) -> float:
-        gradients = self._gradients()
-        norm = average_and_clip(gradients, weight=max(1, weight), max_norm=self._config.max_gradient_norm)
-        if not math.isfinite(norm):
-            return norm
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+    def _rate(self, step: int) -> float:
+        return learning_rate(self._config, step=step, num_steps=self._num_steps)
+
+    def _update(self, weight: int, losses: Float64[Tensor, "lane"], *, step: int) -> Float64[Tensor, ""]:
+        """Make the update unless a loss or the gradient is not finite; return the gradient's norm, on the device."""
+        self.before_update()
+        norm = average_and_clip(self._gradients(), weight=max(1, weight), max_norm=self._config.max_gradient_norm)
+        apply_update(self._optimizer, self._rate(step), norm.isfinite() & losses.isfinite().all())
+        self._updated()
         return norm
+
+
+def read_later(numbers: Float64[Tensor, "number"]) -> Callable[[], list[float]]:
+    """Start to copy numbers to the host; the result waits for them, and not for what was started afterwards."""
+    if not numbers.is_cuda:
+        return numbers.tolist
+    copied = torch.empty_like(numbers, device="cpu", pin_memory=True).copy_(numbers, non_blocking=True)
+    is_copied = torch.cuda.current_stream().record_event()
+
+    def read() -> list[float]:
+        is_copied.synchronize()
+        found: list[float] = copied.tolist()
+        return found
+
+    return read
 
 
 Network = nn.Module
@@ -329,14 +392,3 @@ def initial_model(method: Method, *, seed: int, device: torch.device) -> Network
     """Return the method's model in training mode, with random weights from the run's seed."""
     torch.manual_seed(derive_key(seed, "weights"))
     return method.build_model().to(device).train()
-
-
-def trained_model(method: Method, config: TrainerConfig, *, seed: int, device: torch.device) -> Network:
-    """Return the method's model with its layers compiled if the configuration says so."""
-    model = initial_model(method, seed=seed, device=device)
-    if config.compile:
-        # Imported here: torch.compile's modules take seconds to import.
-        from assay.models.compiled import compile_layers
-
-        compile_layers(model, autocast(config.precision, device))
-    return model

@@ -4,6 +4,7 @@ The trainer owns the cursor. It advances only after an update was applied, and b
 weights of that update. Rows that the loader has prefetched do not matter.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Literal, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.samples import StepCancelledError
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.context import RankContext
-from assay.training.trainer.step import Stepper, StepTotals
+from assay.training.trainer.step import StartedStep, Stepper, StepTotals
 
 
 class TrainingPosition(NamedTuple):
@@ -39,6 +40,14 @@ class TrainingPosition(NamedTuple):
         is_amid = commit.cursor.step_in_epoch % loader.geometry.window_steps != 0
         skipped = frozenset(group.row_group for group in commit.quarantined) if is_amid else None
         return cls(commit.step, commit.cursor, skipped)
+
+
+class _Started(NamedTuple):
+    step: int
+    share: StepShare
+    started: StartedStep
+    started_s: float
+    """When its data were requested."""
 
 
 ASSUMED_COMMIT_S = 0.05
@@ -119,9 +128,17 @@ class Trainer:
         self._receipts = LaneReceipts()
         """Receipts of the steps since the last commit."""
         self._committed_step = 0
+        self._started: _Started | None = None
+        """The step that was started last, unless its totals were read."""
+        self._ended_s = -math.inf
+        """When the last totals were read."""
 
     def train(self, position: TrainingPosition) -> Outcome:
-        """Train from `position`; all steps up to the returned outcome are committed."""
+        """Train from `position`; all steps up to the returned outcome are committed.
+
+        A GPU may run one step ahead of what is known here: a step's totals are read once the next one is started,
+        unless it is followed by a commit or a stop. So what is committed is known to be finite.
+        """
         self._committed_step, last_step = position.step, self._context.num_steps
         loader, num_left = self._context.loader, last_step - position.step
         with closing(loader.shares(position.cursor, self._lanes, num_left, position.skipped)) as read:
@@ -131,16 +148,25 @@ class Trainer:
                 self._recorder.phase("data")
                 share = next(shares)
                 self._saver.raise_failed()
+                stop_requested, commit_requested = self._context.is_stopping(), self._schedule.is_requested()
                 try:
-                    totals = self._take_step(share, position.step + 1)
+                    started = self._stepper.start(
+                        share, step=position.step + 1, stop_requested=stop_requested, commit_requested=commit_requested
+                    )
                 except StepCancelledError:
                     # The step left nothing; the next attempt runs it from the start.
                     if position.step > self._committed_step:
                         self._commit(position)
                     self._saver.wait()
                     return "stopped"
+                self._read_started()
                 position = TrainingPosition(position.step + 1, loader.next_cursor(share.cursor))
-                self._write_down(totals, position.step, self._clock.monotonic_s() - started_s)
+                self._started = _Started(position.step, share, started, started_s)
+                must_read = stop_requested or commit_requested or self._schedule.is_due(position.step, last_step)
+                if started.is_running and not must_read:
+                    continue
+                totals = self._read_started()
+                assert totals is not None, position
                 if self._commits_now(totals, position.step, last_step):
                     self._commit(position, is_verified=totals.is_verified)
                 if totals.stop_requested and position.step < last_step:
@@ -149,14 +175,15 @@ class Trainer:
         self._finish_commit()
         return "finished"
 
-    def _take_step(self, share: StepShare, step: int) -> StepTotals:
-        """Run a step and take its receipts; raises `LossNotFiniteError` if no update was made."""
-        totals = self._stepper.step(
-            share,
-            step=step,
-            stop_requested=self._context.is_stopping(),
-            commit_requested=self._schedule.is_requested(),
-        )
+    def _read_started(self) -> StepTotals | None:
+        """Wait for the step that was started last, if it was not read, and record it.
+
+        Raises `LossNotFiniteError` if no update was made.
+        """
+        if self._started is None:
+            return None
+        (step, share, started, started_s), self._started = self._started, None
+        totals = started.totals()
         if not totals.is_applied:
             what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
             raise LossNotFiniteError(
@@ -167,6 +194,10 @@ class Trainer:
             self._receipts.add(lane, step=step)
         if totals.log is not None:
             self._receipts.add_log(totals.log)
+        # A step that was started during another one takes the time since that one ended.
+        ended_s = self._clock.monotonic_s()
+        self._write_down(totals, step, ended_s - max(started_s, self._ended_s))
+        self._ended_s = ended_s
         return totals
 
     def _commits_now(self, totals: StepTotals, step: int, last_step: int) -> bool:

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from assay.base.config import FrozenConfig
-from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
+from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig, WeightsConfig
 
 TINY = 1e-9
 
@@ -23,6 +23,7 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
     (OptimizerConfig, "epsilon", [TINY], [0.0, -TINY]),
     (OptimizerConfig, "weight_decay", [0.0, 2.0], [-TINY]),
     (OptimizerConfig, "max_gradient_norm", [None, TINY], [0.0, -TINY]),
+    (WeightsConfig, "compute", ["float32", "bfloat16"], ["float16", "auto"]),
     (TrainerConfig, "epochs", [1], [0, -1]),
     (TrainerConfig, "max_steps", [None, 1], [0]),
     (TrainerConfig, "precision", ["auto", "float32", "bfloat16"], ["float16"]),
@@ -45,8 +46,9 @@ def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, used,
 
 
 def test_every_key_has_its_bounds_here() -> None:
-    sections = {(TrainerConfig, "optimizer"), (OptimizerConfig, "schedule")}
-    keys = {(config, key) for config in (ScheduleConfig, OptimizerConfig, TrainerConfig) for key in config.model_fields}
+    sections = {(TrainerConfig, "optimizer"), (OptimizerConfig, "schedule"), (TrainerConfig, "weights")}
+    configs = (ScheduleConfig, OptimizerConfig, WeightsConfig, TrainerConfig)
+    keys = {(config, key) for config in configs for key in config.model_fields}
     assert {(config, key) for config, key, *_ in BOUNDS} == keys - sections
 
 
@@ -59,8 +61,9 @@ DEFAULTS: dict[type[FrozenConfig], dict[str, Any]] = {
     TrainerConfig: {
         "epochs": 1, "max_steps": None, "optimizer": OptimizerConfig(), "precision": "auto", "compile": False,
         "gradient_sum": "tree", "commit_every": 100, "evaluate_every": None, "spot_check_every": 200,
-        "threads_per_rank": 1,
+        "threads_per_rank": 1, "weights": WeightsConfig(),
     },
+    WeightsConfig: {"compute": "float32"},
 }  # fmt: skip
 """What every recipe that leaves a key out has meant so far, and must go on meaning."""
 
@@ -68,6 +71,15 @@ DEFAULTS: dict[type[FrozenConfig], dict[str, Any]] = {
 @pytest.mark.parametrize("config", DEFAULTS, ids=lambda item: item.__name__)
 def test_a_key_that_is_left_out_means_what_it_always_meant(config: type[FrozenConfig]) -> None:
     assert dict(config()) == DEFAULTS[config]
+
+
+def test_weights_are_recorded_only_if_a_recipe_chooses_them() -> None:
+    assert "weights" not in TrainerConfig().model_dump(mode="json")
+    chosen = TrainerConfig.model_validate({"weights": {"compute": "bfloat16"}})
+    assert chosen.model_dump(mode="json")["weights"] == {"compute": "bfloat16"}
+    assert TrainerConfig.model_validate(chosen.model_dump(mode="json")) == chosen
+    with pytest.raises(ValidationError, match=r"precision=float32 contradicts weights\.compute=bfloat16"):
+        TrainerConfig.model_validate({"weights": {"compute": "bfloat16"}, "precision": "float32"})
 
 
 def test_adamw_is_by_default_as_pytorch_has_it() -> None:

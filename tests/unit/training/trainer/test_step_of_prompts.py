@@ -18,7 +18,7 @@ from assay.records.cursor import Cursor
 from assay.training.checkpoint.parts import ROLLOUTS
 from assay.training.numerics import combined_digest
 from assay.training.samples import StepCancelledError
-from assay.training.trainer import step as step_module
+from assay.training.trainer import captured as captured_module
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
@@ -220,7 +220,7 @@ def test_a_step_says_what_its_passes_took_beside_what_its_answers_cost(tmp_path:
     def costs(ranks: Ranks) -> list[dict[str, float]]:
         method = Ticking(updates_per_rollout=2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(step_module, "time", SimpleNamespace(monotonic=lambda: method.now))
+            patch.setattr(captured_module, "time", SimpleNamespace(monotonic=lambda: method.now))
             stepper = stepper_of(ranks, method).stepper
             share = StepShare(Cursor(), lanes_of(ranks))
             return [dict(stepper.step(share, step=step, stop_requested=False).costs) for step in (1, 2)]

@@ -24,7 +24,7 @@ from assay.records.cursor import Cursor
 from assay.records.rollout_log import GroupRecord
 from assay.training.samples import StepCancelledError
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.step import StepTotals
+from assay.training.trainer.step import StartedStep, StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition
 from noisy_regression import completion_of
 
@@ -62,7 +62,11 @@ class Rank:
     shares: list[StepShare] = field(default_factory=list)
     commits: list[dict[str, Any]] = field(default_factory=list)
     logged: dict[int, dict[str, float]] = field(default_factory=dict)
+    read_behind: dict[int, int] = field(default_factory=dict)
+    """Steps that had been started after a step when its totals were read."""
     seconds: float = 100.0
+    runs_ahead: bool = False
+    """Steps still run when they are started, as on a GPU."""
 
     def monotonic_s(self) -> float:
         return self.seconds
@@ -77,6 +81,15 @@ class Rank:
             metrics={"accuracy": 0.75}, digests={"gradient_digest": 7.0},
         )  # fmt: skip
         return usual._replace(**self.completions.get(step, {}))
+
+    def start(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool) -> StartedStep:
+        totals = self.step(share, step=step, stop_requested=stop_requested, commit_requested=commit_requested)
+
+        def read() -> StepTotals:
+            self.read_behind[step] = self.requested[-1][0] - step
+            return totals
+
+        return StartedStep(read, self.runs_ahead)
 
     def phase(self, name: str) -> None:
         self.events.append(name)
@@ -159,8 +172,9 @@ def positions(rank: Rank) -> list[tuple[int, int, int]]:
     return [(commit["step"], commit["cursor"].epoch, commit["cursor"].step_in_epoch) for commit in rank.commits]
 
 
-def test_a_run_reads_every_step_once_and_commits_the_place_of_the_next() -> None:
-    rank = Rank()
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_run_reads_every_step_once_and_commits_the_place_of_the_next(runs_ahead: bool) -> None:
+    rank = Rank(runs_ahead=runs_ahead)
     assert trained(rank) == "finished"
     assert rank.requested == [(step, False, False) for step in range(1, 11)]
     cursors = [(share.cursor.epoch, share.cursor.step_in_epoch) for share in rank.shares]
@@ -169,10 +183,30 @@ def test_a_run_reads_every_step_once_and_commits_the_place_of_the_next() -> None
     assert positions(rank) == [(4, 0, 4), (8, 1, 3), (10, 2, 0)]
     assert [commit["from_step"] for commit in rank.commits] == [0, 4, 8]
     assert rank.events[-2:] == ["checkpoint", "wait"]
+    assert sorted(rank.logged) == list(range(1, 11))
 
 
-def test_receipts_are_of_the_rows_that_were_learned_since_the_last_commit() -> None:
-    rank = Rank()
+def test_a_running_step_is_read_behind_the_next_start_and_at_once_before_a_commit() -> None:
+    rank = Rank(runs_ahead=True)
+    trained(rank)
+    behind = {step: int(step not in (4, 8, 10)) for step in range(1, 11)}
+    assert rank.read_behind == behind
+    assert {step: values["step_s"] for step, values in rank.logged.items()} == {
+        # Started with nothing before it, a step is read when the next one has taken its quarter of a second, too.
+        step: {1: 0.5, 5: 0.5, 9: 0.5, 4: 0.0, 8: 0.0, 10: 0.0}.get(step, 0.25)
+        for step in behind
+    }
+
+
+def test_a_running_step_is_read_at_once_if_a_stop_or_a_commit_is_requested() -> None:
+    stopping = Rank(runs_ahead=True, stops=True, completions={1: {"stop_requested": True}})
+    assert trained(stopping) == "stopped"
+    assert stopping.read_behind == {1: 0} and positions(stopping) == [(1, 0, 1)]
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_receipts_are_of_the_rows_that_were_learned_since_the_last_commit(runs_ahead: bool) -> None:
+    rank = Rank(runs_ahead=runs_ahead)
     trained(rank)
     for commit in rank.commits:
         expected = []
@@ -313,11 +347,13 @@ def test_a_checked_step_is_committed_at_once_only_where_commits_have_no_fixed_st
         ({"gradient_norm": math.nan}, "the gradient's norm"),
     ],
 )
-def test_a_step_that_was_not_made_ends_the_run_and_names_its_learning_rate(wrong, what) -> None:
-    rank = Rank(completions={7: wrong})
-    with pytest.raises(TrainingError, match=rf"^step 7: {what} is not finite, at a learning rate of 0\.5 "):
+@pytest.mark.parametrize(("runs_ahead", "step"), [(False, 7), (True, 6), (True, 7), (True, 8)])
+def test_a_step_that_was_not_made_ends_the_run_and_names_its_learning_rate(wrong, what, runs_ahead, step) -> None:
+    rank = Rank(completions={step: wrong}, runs_ahead=runs_ahead)
+    with pytest.raises(TrainingError, match=rf"^step {step}: {what} is not finite, at a learning rate of 0\.5 "):
         trained(rank)
-    assert positions(rank) == [(4, 0, 4)] and 7 not in rank.logged
+    assert positions(rank) == [(4, 0, 4)] and step not in rank.logged
+    assert rank.requested[-1][0] == step + (runs_ahead and step != 8), "one step later, unless a commit follows"
 
 
 @pytest.mark.parametrize(("max_steps", "expected"), [(None, 10), (3, 3), (99, 10)])
