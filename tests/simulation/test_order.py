@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from assay.base.seeds import mix64
-from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
+from assay.data.loader.config import BucketedLayout, LineLayout, LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.order import lanes_of_reader
 from assay.data.loader.receipts import NO_ROWS, explain, receipt
@@ -47,7 +47,14 @@ class MemorySource:
 
 def make_loader(rng):
     lanes = rng.choice([1, 2, 4, 8])
-    layout = rng.choice([PaddedLayout(), BucketedLayout(), PackedLayout(type="packed", sequence_tokens=16)])
+    layout = rng.choice(
+        [
+            PaddedLayout(),
+            BucketedLayout(),
+            PackedLayout(type="packed", sequence_tokens=16),
+            LineLayout(type="line", tokens=16),
+        ]
+    )
     config = LoaderConfig(
         lanes=lanes,
         global_batch_size=lanes * rng.randint(1, 4),

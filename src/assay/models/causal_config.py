@@ -159,6 +159,10 @@ class NewCausalConfig(FrozenConfig):
     def packs(self) -> bool:
         return self.architecture in PACKS
 
+    @property
+    def takes_lines(self) -> bool:
+        return self.packs
+
     def shape(self) -> CausalShape:
         return CausalShape(self.vocab_size, self.max_tokens)
 
@@ -231,8 +235,13 @@ class PretrainedCausalConfig(FrozenConfig):
     @property
     def packs(self) -> bool:
         """True if rows may share a sequence. If the folder is gone, that was checked when the run began."""
-        folder = installed_path(self.path)
-        return not (folder / "config.json").is_file() or self._tree().get("model_type") in PACKS
+        return not self._has_config() or self._tree().get("model_type") in PACKS
+
+    @property
+    def takes_lines(self) -> bool:
+        """True if `line_attention` computes the model's attention: it has no dropout."""
+        tree = self._tree() if self._has_config() else {}
+        return self.packs and not any(tree.get(name) for name in ("attention_dropout", "attn_pdrop"))
 
     def shape(self) -> CausalShape | None:
         """Return the limits for its rows; None if its `config.json` uses unknown names."""
@@ -273,6 +282,9 @@ class PretrainedCausalConfig(FrozenConfig):
         kv = (tree.get("num_key_value_heads") or heads) * head_width
         is_gated = tree.get("model_type") not in ("gpt2", "gpt_neox")
         return DecoderShape(width, layers, wide or 4 * width, heads * head_width, kv, is_gated)
+
+    def _has_config(self) -> bool:
+        return (installed_path(self.path) / "config.json").is_file()
 
     def _tree(self) -> dict[str, Any]:
         return json_object(checkpoint_path(self.path) / "config.json")

@@ -2,13 +2,16 @@
 
 line i, i < n    the prompt of row i, then the chosen completion
 line n + i       the same prompt, then the rejected completion
+
+With micro-batches that are lines, all sequences stand end to end in one line, in this order. Per-sequence arrays then
+have a fixed length of two per row of the line's shape: rejected ones start in the middle.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from assay.base.shapes import Bool, Int32, Int64
+from assay.base.shapes import Bool, Int32, Int64, Shaped
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED
 from assay.data.loader.batch import MicroBatch
 
@@ -20,6 +23,11 @@ class Pairs(NamedTuple):
     lengths: Int32[np.ndarray, "line"]
     prompt_tokens: Int32[np.ndarray, "line"]
     """Prompt tokens of each line; both lines of a row begin with them."""
+
+    def slots(self, num_rows: int) -> Int64[np.ndarray, "line"]:
+        """Return each sequence's index in arrays of two times `num_rows` entries."""
+        rows = np.arange(len(self.lengths) // 2)
+        return np.concatenate([rows, num_rows + rows])
 
     def in_completion(self) -> Bool[np.ndarray, "line target"]:
         """Return which tokens, except a line's first, belong to a completion."""
@@ -36,3 +44,10 @@ def pairs_of(batch: MicroBatch) -> Pairs:
         lines[first : first + num_rows, : side.values.shape[1]] = side.values
     prompts = np.tile(batch.columns[PROMPT_TOKENS].to_numpy(zero_copy_only=False), 2).astype(np.int32)
     return Pairs(lines, np.concatenate([side.lengths for side in sides]), prompts)
+
+
+def spread(values: Shaped[np.ndarray, "row"], slots: Int64[np.ndarray, "row"], size: int) -> Shaped[np.ndarray, "slot"]:
+    """Return an array of `size` with the values in their slots, and zeros elsewhere."""
+    found = np.zeros(size, values.dtype)
+    found[slots] = values
+    return found

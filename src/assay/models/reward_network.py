@@ -9,7 +9,8 @@ from assay.base.errors import ConfigError
 from assay.base.shapes import Float, Int
 from assay.models.causal import build_decoder
 from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
-from assay.models.token_scores import hidden_states
+from assay.models.line_attention import Borders
+from assay.models.token_scores import hidden_states, states_at
 
 
 class RewardNetwork(nn.Module):
@@ -32,9 +33,20 @@ class RewardNetwork(nn.Module):
                 )
             self.head.load_state_dict(head.state_dict())
 
-    def forward(self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]) -> Float[Tensor, "line"]:
-        """Return the rewards in float32."""
-        rewards: Tensor = self.head(self.last_states(input_ids, lengths))
+    def forward(
+        self,
+        input_ids: Int[Tensor, "line token"],
+        lengths: Int[Tensor, "sequence"],
+        position_ids: Int[Tensor, "1 token"] | None = None,
+        rows: Borders | None = None,
+    ) -> Float[Tensor, "sequence"]:
+        """Return the rewards in float32. If sequences are `rows` of one line, `lengths` are the distinct places at
+        which they end, counted from 1."""
+        if rows is None:
+            states = self.last_states(input_ids, lengths)
+        else:
+            states = states_at(hidden_states(self.decoder, input_ids, position_ids, rows)[0], lengths - 1)
+        rewards: Tensor = self.head(states)
         return rewards.squeeze(-1).float()
 
     def last_states(

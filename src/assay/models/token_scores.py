@@ -3,22 +3,41 @@
     input_ids [row, token]  --decoder-->  states  --head, for scored tokens only (see `head`)-->  TokenScores
 
 Rows are padded on the right, so causal attention needs no mask; or several rows share a sequence, separated by position
-ids that restart at 0.
+ids that restart at 0; or they form a line (see `data.loader.line`), whose tensors have shapes that no row changes.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from assay.base.errors import ConfigError
-from assay.base.shapes import Bool, Float, Int
+from assay.base.shapes import Bool, Float, Int, Shaped
 from assay.models.causal import build_causal
 from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.models.determinism import distinct_writes
 from assay.models.head import TokenScores, head_scores
+from assay.models.line_attention import Borders, line_keywords
 
 TOLERANCE = 1e-3
 """Largest difference, in nats, between two computations of the same logprobs; a different head exceeds it."""
+
+
+class Line(NamedTuple):
+    """How a sequence is divided into rows, and where the head computes scores."""
+
+    rows: Borders
+    targets: Int[Tensor, "place"]
+    places: Int[Tensor, "place"] | None
+    """Places of the line, all distinct; None for the whole line."""
+
+
+def line_of(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Line | None:
+    """Return the line that the arrays of `scored_arrays` describe; None if rows have a sequence each."""
+    if "targets" not in tensors:
+        return None
+    return Line(Borders(tensors["borders"], tensors["longest_row"]), tensors["targets"], tensors.get("places"))
 
 
 class CausalNetwork(nn.Module):
@@ -36,19 +55,29 @@ class CausalNetwork(nn.Module):
         scored: Bool[Tensor, "row target"] | None = None,
         *,
         temperature: float = 1.0,
+        line: Line | None = None,
     ) -> TokenScores:
         """Return the scores of each token but the first, [row, token - 1]: of those marked by `scored`, or of all.
 
-        The head computes nothing for other tokens.
+        The head computes nothing for other tokens. With a `line`, `scored` [1, place] marks those of its targets that
+        are scored, and the scores are [1, place].
 
         `position_ids` are needed for packed rows: they restart at each row. Logits are divided by `temperature`.
         """
-        states = hidden_states(self.network.base_model, input_ids, position_ids)[:, :-1].flatten(0, 1)
-        targets = input_ids[:, 1:].flatten()
+        rows = None if line is None else line.rows
+        states = hidden_states(self.network.base_model, input_ids, position_ids, rows)
+        states = (states if line else states[:, :-1]).flatten(0, 1)
         head = self.network.get_output_embeddings()
         bias = getattr(head, "bias", None)
+        if line is not None and line.places is not None:
+            states = states_at(states, line.places)
         if temperature != 1.0:
             states, bias = states / temperature, None if bias is None else bias / temperature
+        if line is not None:
+            assert scored is not None
+            found = head_scores(states, head.weight, bias, line.targets)
+            return TokenScores(*(score * scored for score in found))
+        targets = input_ids[:, 1:].flatten()
         shape = input_ids[:, 1:].shape
         scored_indices = None if scored is None else scored.flatten().nonzero()[:, 0]
         if scored_indices is None or len(scored_indices) == len(targets):
@@ -68,11 +97,84 @@ def sequence_logprobs(
 
 
 def hidden_states(
-    decoder: Any, input_ids: Int[Tensor, "row token"], position_ids: Int[Tensor, "row token"] | None = None
+    decoder: Any,
+    input_ids: Int[Tensor, "row token"],
+    position_ids: Int[Tensor, "row token"] | None = None,
+    rows: Borders | None = None,
 ) -> Float[Tensor, "row token width"]:
-    """Return the last layer's states of a model without head (`build_causal(config, with_head=False)`)."""
-    states: Tensor = decoder(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
+    """Return the last layer's states of a model without head (`build_causal(config, with_head=False)`); `rows` of a
+    line know nothing of each other."""
+    keywords = {} if rows is None else line_keywords(decoder, rows)
+    states: Tensor = decoder(
+        input_ids=input_ids, position_ids=position_ids, use_cache=False, **keywords
+    ).last_hidden_state
     return states
+
+
+def states_at(states: Float[Tensor, "token width"], places: Int[Tensor, "place"]) -> Float[Tensor, "place width"]:
+    """Return the states at distinct places."""
+    taken: Tensor = _StatesAt.apply(states, places)  # type: ignore[no-untyped-call]
+    return taken
+
+
+class _StatesAt(torch.autograd.Function):
+    """`index_select`, whose own backward pass sorts the places in the deterministic mode."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Float[Tensor, "token width"], places: Int[Tensor, "place"]) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.num_tokens = len(states)
+        return states.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Float[Tensor, "place width"]) -> tuple[Tensor, None]:
+        [places] = ctx.saved_tensors
+        whole = gradient.new_zeros(ctx.num_tokens, gradient.shape[1])
+        with distinct_writes():
+            whole.index_copy_(0, places, gradient)
+        return whole, None
+
+
+def row_sums(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "row"]:
+    """Return the sums of the values of each row, without a write at an index: each sum has one order."""
+    sums: Tensor = _RowSums.apply(values, row_of, num_rows)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def row_totals(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "place"]:
+    """Return at each place the sum of its row."""
+    totals: Tensor = _RowTotals.apply(values, row_of, num_rows)  # type: ignore[no-untyped-call]
+    return totals
+
+
+class _RowSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Tensor:
+        ctx.save_for_backward(row_of)
+        return _sums(values, row_of, num_rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Float[Tensor, "row"]) -> tuple[Tensor, None, None]:
+        [row_of] = ctx.saved_tensors
+        return gradient[row_of], None, None
+
+
+class _RowTotals(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Tensor:
+        ctx.save_for_backward(row_of)
+        ctx.num_rows = num_rows
+        return _sums(values, row_of, num_rows)[row_of]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Float[Tensor, "place"]) -> tuple[Tensor, None, None]:
+        [row_of] = ctx.saved_tensors
+        return _sums(gradient, row_of, ctx.num_rows)[row_of], None, None
+
+
+def _sums(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "row"]:
+    rows = torch.arange(num_rows, device=values.device)[:, None]
+    return torch.where(row_of == rows, values, 0.0).sum(dim=1)
 
 
 @torch.no_grad()

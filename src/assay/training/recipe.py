@@ -15,6 +15,7 @@ from assay.base.key_reference import key_reference
 from assay.base.names import Name
 from assay.data.dataset.split import SplitConfig
 from assay.data.loader.config import LoaderConfig
+from assay.models.causal_config import PACKS
 from assay.records.run import Run
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.methods.registry import AnyMethodConfig
@@ -84,6 +85,13 @@ class Recipe(FrozenConfig):
         if self.loader.layout.type == "packed" and not self.method.takes_packed_rows:
             raise ValueError(
                 f"loader.layout.type=packed: method '{self.method.type}' does not support it. Use bucketed"
+            )
+        if self.loader.layout.type == "line" and not self.method.takes_lines:
+            raise ValueError(
+                f"loader.layout.type=line: method '{self.method.type}' does not support it, or its model's attention "
+                "is not known (a causal model without dropout in its attention is needed, of these types: "
+                f"{', '.join(sorted(PACKS))}). Use bucketed: its passes change their shape, so a GPU waits for the "
+                "host to start each kernel"
             )
         return self
 

@@ -19,15 +19,17 @@ from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError, NotInstalledError
 from assay.base.shown_url import refuse_secrets
 from assay.base.units import number_of
-from assay.data.dataset.columns import COLUMN_COMMANDS
+from assay.data.dataset.columns import COLUMN_COMMANDS, sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
+from assay.data.loader.config import LineLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evals.compatibility import supported_suite
 from assay.evals.config import read_suite
 from assay.records.commit import Commit, RunFinished
+from assay.records.dataset import DatasetManifest
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
@@ -228,12 +230,34 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
             )
     recipe.method.check_batches(recipe.loader)
     recipe.method.check_dataset(dataset.manifest)
+    _check_line(recipe, dataset.manifest)
     for key, path in checkpoint_folders(recipe).items():
         check_tokenizer(dataset, path, f"{key}={path}")
     check_vocabulary(dataset, recipe)
     for key, name in recipe.method.runs.items():
         folder_of_run = recipe_of(name.run_of(key)).data.dataset
         check_tokenizer(dataset, str(Dataset.open(Path(folder_of_run)).folder), f"{key}.run={name.run}")
+
+
+def _check_line(recipe: Recipe, manifest: DatasetManifest) -> None:
+    """Raise `ConfigError` if a line cannot hold what a row of the dataset becomes."""
+    layout, loader, longest = recipe.loader.layout, recipe.loader, int(manifest.lengths.max)
+    if not isinstance(layout, LineLayout):
+        return
+    _, widest = recipe.method.training_sequences(loader.rows_per_lane, longest)
+    row_tokens = widest // len(sequences_of(recipe.method.columns))
+    is_prompt = recipe.method.completions_per_prompt is not None
+    # Prompts of a lane stay in one line, so that each step has as many as the recipe says.
+    tokens = max(widest, loader.rows_per_lane * longest) if is_prompt else widest
+    needed = {"tokens": (layout.tokens, tokens), "row_tokens": (layout.longest_row, row_tokens)}
+    for key, (given, fits) in needed.items():
+        if given < fits:
+            raise ConfigError(
+                f"loader.layout.{key}={given}: the longest row of dataset '{manifest.name}' has {longest} tokens"
+                + (", and a line holds a lane's prompts, or a prompt with its completion" if is_prompt else "")
+                + (", and a line holds both sequences of a pair" if tokens > longest and not is_prompt else "")
+                + f". Use loader.layout.{key}={fits} or more."
+            )
 
 
 def _refuse_no_compiler() -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from assay.base.shapes import Bool, Int, Int32, Int64, UInt64
 from assay.data.dataset.columns import TOKENS, sequences_of
+from assay.data.loader.line import LineShape
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
 
@@ -58,6 +59,8 @@ class MicroBatch:
     """Other requested columns, [row] each, with nulls."""
     packing: Packing | None = None
     """Layout of the tokens if they are packed."""
+    line: LineShape | None = None
+    """Shape of the line that the rows are laid out in on the device (see `line_arrays`); here they are padded."""
 
     @property
     def tokens(self) -> Ragged:

@@ -1,6 +1,6 @@
 """Configuration of the row order and the batch layout."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -35,7 +35,35 @@ class PackedLayout(FrozenConfig):
     """Length of a packed sequence. No row may be longer."""
 
 
-Layout = Annotated[PaddedLayout | BucketedLayout | PackedLayout, Field(discriminator="type")]
+class LineLayout(FrozenConfig):
+    """A micro-batch is one line of fixed length: whole rows end to end, the rest blank. Its tensors have the same
+    shapes in every step, so that a GPU runs each pass as one captured graph. Recommended on a GPU.
+
+    A line takes at most twice the rows that a lane has per step on average: also the number of row borders is fixed.
+    """
+
+    type: Literal["line"]
+
+    tokens: PositiveInt
+    """Length of a line: 8,192 to 32,768 keep a GPU busy. A row (both completions of a pair, or a prompt and its
+    completion) must fit."""
+
+    row_tokens: PositiveInt | None = None
+    """Longest sequence; null: `tokens`. Attention on a GPU plans for rows of this length: with `tokens` much longer
+    than the longest row, planning costs more than attention itself."""
+
+    @model_validator(mode="after")
+    def _a_row_fits(self) -> "LineLayout":
+        if self.row_tokens is not None and self.row_tokens > self.tokens:
+            raise ValueError(f"row_tokens={self.row_tokens} exceeds tokens={self.tokens}")
+        return self
+
+    @property
+    def longest_row(self) -> int:
+        return self.row_tokens or self.tokens
+
+
+Layout = Annotated[PaddedLayout | BucketedLayout | PackedLayout | LineLayout, Field(discriminator="type")]
 
 
 class LoaderConfig(FrozenConfig):
@@ -106,9 +134,24 @@ class LoaderConfig(FrozenConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_line_is_a_micro_batch(self) -> "LoaderConfig":
+        if isinstance(self.layout, LineLayout) and self.max_micro_batch_tokens is not None:
+            raise ValueError("max_micro_batch_tokens: loader.layout.tokens is the size of a line. Leave it out")
+        return self
+
     def for_evaluation(self) -> "LoaderConfig":
-        """Return the config for reading rows that are not trained on: no shuffle radius, which only costs memory."""
-        return self.model_copy(update={"shuffle_radius_windows": 0})
+        """Return the config for reading rows that are not trained on: no shuffle radius, which only costs memory, and
+        no lines, whose tensors have no row per sequence."""
+        changes: dict[str, Any] = {"shuffle_radius_windows": 0}
+        if isinstance(self.layout, LineLayout):
+            changes |= {"layout": BucketedLayout(), "max_micro_batch_tokens": self.layout.tokens}
+        return self.model_copy(update=changes)
+
+    @property
+    def has_budget(self) -> bool:
+        """True if a lane may have several micro-batches in a step."""
+        return self.max_micro_batch_tokens is not None or isinstance(self.layout, LineLayout)
 
     @property
     def buffer_bytes_per_token(self) -> int:

@@ -6,6 +6,7 @@ A window feeds the same number of steps under every layout; the layout decides w
     bucketed   rows sorted by length (with optional jitter), cut into steps; the order of the steps is hashed
                and the same for all lanes
     packed     rows packed into sequences by best fit, and the sequences assigned to steps
+    line       as packed; each sequence is a micro-batch, and holds a limited number of rows
 
 Damaged rows keep their positions in padded and bucketed steps, which are then short. So they never move another
 row to another step (padded), or only within the window (bucketed).
@@ -20,7 +21,7 @@ import numpy as np
 
 from assay.base.seeds import derive_key, keyed_order, mix64
 from assay.base.shapes import Bool, Float64, Int, Int32, Int64, Shaped, UInt64
-from assay.data.loader.config import BucketedLayout, PackedLayout, PaddedLayout
+from assay.data.loader.config import BucketedLayout, LineLayout, PackedLayout, PaddedLayout
 
 
 class Piece(NamedTuple):
@@ -29,7 +30,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     sequence_rows: tuple[int, ...] = ()
-    """Packed layout: the number of rows in each sequence."""
+    """Packed and line layout: the number of rows in each sequence."""
 
 
 class Arrangement(NamedTuple):
@@ -63,20 +64,25 @@ def arrange(
     row_ids: UInt64[np.ndarray, "row"],
     lengths: Int32[np.ndarray, "row"],
     present: Bool[np.ndarray, "row"],
-    layout: PaddedLayout | BucketedLayout | PackedLayout,
+    layout: PaddedLayout | BucketedLayout | PackedLayout | LineLayout,
     keys: WindowKeys,
     *,
     step_rows: Sequence[int],
     max_tokens: int | None,
+    max_rows: int | None = None,
 ) -> Arrangement:
     """Assign a window's rows to its steps; `step_rows` is the number of rows of each, damaged ones included.
 
-    In the packed layout steps have about equal tokens, so their row counts differ from `step_rows`.
+    `max_rows` limits the rows of a line. In the packed and the line layout steps have about equal tokens, so their
+    row counts differ from `step_rows`.
     """
     shuffled = keyed_order(row_ids, keys.of_rows())
     if isinstance(layout, PackedLayout):
         steps = _packed_steps(shuffled[present[shuffled]], lengths, layout.sequence_tokens, keys, len(step_rows))
         return _packed(steps, layout.sequence_tokens, max_tokens)
+    if isinstance(layout, LineLayout):
+        steps = _packed_steps(shuffled[present[shuffled]], lengths, layout.tokens, keys, len(step_rows), max_rows)
+        return _packed(steps, layout.tokens, layout.tokens)
     if isinstance(layout, BucketedLayout):
         lengths = _with_lengths_for_damaged(lengths, present, row_ids, keys)
         order, boundaries = _bucketed(shuffled, _jittered(lengths, row_ids, layout.jitter, keys), keys, step_rows)
@@ -166,23 +172,27 @@ def _packed_steps(
     sequence_tokens: int,
     keys: WindowKeys,
     num_steps: int,
+    max_rows: int | None = None,
 ) -> list[list[Int[np.ndarray, "_"]]]:
     """Return the packed sequences of each step, in numbers as equal as possible; no step is empty if avoidable."""
-    sequences = pack(rows, lengths, sequence_tokens)
+    sequences = pack(rows, lengths, sequence_tokens, max_rows)
     if len(sequences) >= num_steps:
         step_order = _common_order(len(sequences), keys.of_steps())
         return [[sequences[index] for index in step_order[step::num_steps]] for step in range(num_steps)]
     # Full sequences would leave some steps empty: assign rows to steps first, then pack each step.
-    return [pack(rows[step::num_steps], lengths, sequence_tokens) for step in range(num_steps)]
+    return [pack(rows[step::num_steps], lengths, sequence_tokens, max_rows) for step in range(num_steps)]
 
 
 def pack(
-    rows: Int[np.ndarray, "packed"], lengths: Int32[np.ndarray, "row"], sequence_tokens: int
+    rows: Int[np.ndarray, "packed"],
+    lengths: Int32[np.ndarray, "row"],
+    sequence_tokens: int,
+    max_rows: int | None = None,
 ) -> list[Int[np.ndarray, "_"]]:
     """Pack rows by best-fit decreasing: longest row first, into the sequence with the least sufficient space.
 
     No row may be longer than a sequence. Ties follow the order of `rows`. Uses at most 11/9 of the optimal number
-    of sequences, plus one (Johnson 1974).
+    of sequences, plus one (Johnson 1974), unless sequences are full because they hold `max_rows` rows.
     """
     sequences: list[list[int]] = []
     spaces: list[tuple[int, int]] = []  # (tokens free, sequence), sorted
@@ -195,7 +205,8 @@ def pack(
             space, sequence = sequence_tokens, len(sequences)
             sequences.append([])
         sequences[sequence].append(row)
-        insort(spaces, (space - length, sequence))
+        if len(sequences[sequence]) != max_rows:
+            insort(spaces, (space - length, sequence))
     return [np.array(sequence, np.intp) for sequence in sequences]
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 
 import numpy as np
@@ -22,8 +22,9 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Bool, Int32, Int64, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
+from assay.data.loader.config import LineLayout, LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
+from assay.data.loader.line import LineShape
 from assay.data.loader.order import EpochOrder, Geometry, Span, WindowIndex
 from assay.data.loader.receipts import Receipt, receipt
 from assay.data.loader.windows import LaneWindows, RowSource, SharedGroups, Window, WindowRows
@@ -79,9 +80,9 @@ class Loader:
         return Cursor(epoch=epoch, step_in_epoch=step_in_epoch)
 
     def rows_in_step(self, step_in_epoch: int) -> int | None:
-        """Return the rows of a step over all lanes, damaged ones included; None if packed, where it depends on
-        row lengths."""
-        if isinstance(self.config.layout, PackedLayout):
+        """Return the rows of a step over all lanes, damaged ones included; None if packed or in lines, where
+        it depends on row lengths."""
+        if isinstance(self.config.layout, PackedLayout | LineLayout):
             return None
         return sum(self._geometry.rows_in_step(lane, step_in_epoch) for lane in range(self.config.lanes))
 
@@ -168,11 +169,29 @@ class Loader:
         if skipped is not None:
             _check_no_new_damage(rows, skipped)
         layout = self.config.layout
-        sequence_tokens = layout.sequence_tokens if isinstance(layout, PackedLayout) else None
-        if sequence_tokens is not None:
-            _check_row_lengths(rows, sequence_tokens)
-        arrangement = self.arrange(rows.row_ids, rows.lengths, rows.present, index, lane)
-        return Window(rows, arrangement, sequence_tokens=sequence_tokens)
+        lengths, sequence_tokens = self.lengths(rows), None
+        if isinstance(layout, PackedLayout):
+            sequence_tokens = layout.sequence_tokens
+            _check_row_lengths(rows, lengths, sequence_tokens, "sequence_tokens")
+        if isinstance(layout, LineLayout):
+            _check_row_lengths(rows, rows.lengths, layout.longest_row, "row_tokens" if layout.row_tokens else "tokens")
+            _check_row_lengths(rows, lengths, layout.tokens, "tokens")
+        arrangement = self.arrange(rows.row_ids, lengths, rows.present, index, lane)
+        return Window(rows, arrangement, sequence_tokens=sequence_tokens, line=self.line)
+
+    def lengths(self, rows: WindowRows) -> Int32[np.ndarray, "row"]:
+        """Return the lengths by which rows are arranged: a line holds both sequences of a pair."""
+        return rows.lengths if self.line is None else rows.total_lengths
+
+    @cached_property
+    def line(self) -> LineShape | None:
+        """The shape of micro-batches that are lines. A line holds at most twice the rows that a lane has per step, so
+        that few lines end early."""
+        layout, num_sequences = self.config.layout, max(1, self._num_sequences)
+        if not isinstance(layout, LineLayout):
+            return None
+        rows = min(2 * self.config.rows_per_lane, layout.tokens // num_sequences)
+        return LineShape(layout.tokens, rows, layout.longest_row)
 
     def arrange(
         self,
@@ -191,6 +210,7 @@ class Loader:
             WindowKeys(self.config.seed, index.epoch, index.window),
             step_rows=self._geometry.step_rows(lane, index.window),
             max_tokens=None if budget is None else budget // self._num_sequences,
+            max_rows=None if self.line is None else self.line.rows,
         )
 
 
@@ -305,11 +325,11 @@ def _check_no_new_damage(rows: WindowRows, skipped: Collection[int]) -> None:
             )
 
 
-def _check_row_lengths(rows: WindowRows, sequence_tokens: int) -> None:
-    longest = int(rows.lengths.max(initial=0))
-    if longest > sequence_tokens:
-        row = int(rows.row_ids[int(rows.lengths.argmax())])
+def _check_row_lengths(rows: WindowRows, lengths: Int32[np.ndarray, "row"], most: int, key: str) -> None:
+    longest = int(lengths.max(initial=0))
+    if longest > most:
+        row = int(rows.row_ids[int(lengths.argmax())])
         raise DataError(
-            f"row {row} has {longest} tokens and loader.layout.sequence_tokens is {sequence_tokens}: rows are "
-            "never cut. Raise sequence_tokens, or build the dataset with shorter rows."
+            f"row {row} has {longest} tokens and loader.layout.{key} is {most}: rows are "
+            f"never cut. Raise {key}, or build the dataset with shorter rows."
         )

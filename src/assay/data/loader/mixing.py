@@ -139,7 +139,7 @@ def _samples(loader: Loader) -> Iterator[_Sample]:
             lanes,
             [len(row.row_ids) for row in rows],
             np.concatenate([row.row_ids for row in rows]),
-            np.concatenate([row.lengths for row in rows]),
+            np.concatenate([loader.lengths(row) for row in rows]),
             np.concatenate([row.present for row in rows]),
             [row.columns for row in rows if row.columns.num_columns],
         )

@@ -24,6 +24,7 @@ from assay.base.shapes import Bool, Int, Int32, Int64, UInt16, UInt64
 from assay.data.dataset.columns import TOKENS, is_ragged, sequences_of
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
+from assay.data.loader.line import LineShape
 from assay.data.loader.order import Geometry, Span, WindowIndex
 from assay.records.commit import Quarantined
 
@@ -129,15 +130,23 @@ class WindowRows:
         """Tokens of each row's longest sequence."""
         return reduce(np.maximum, (self.ragged[name].lengths for name in sequences_of(self.ragged)))
 
+    @property
+    def total_lengths(self) -> Int32[np.ndarray, "row"]:
+        """Tokens of all sequences of each row."""
+        return reduce(np.add, (self.ragged[name].lengths for name in sequences_of(self.ragged)))
+
 
 class Window:
     """An arranged window, from which the micro-batches of its steps are cut."""
 
-    def __init__(self, rows: WindowRows, arrangement: Arrangement, *, sequence_tokens: int | None) -> None:
+    def __init__(
+        self, rows: WindowRows, arrangement: Arrangement, *, sequence_tokens: int | None, line: LineShape | None = None
+    ) -> None:
         served = rows.take(arrangement.order)
         self.quarantined = rows.quarantined
         self.steps = arrangement.steps
         self._sequence_tokens = sequence_tokens
+        self._line = line
         self._row_ids = served.row_ids
         self._ragged = served.ragged
         columns = served.columns
@@ -160,6 +169,7 @@ class Window:
                 name: column.slice(piece.start, piece.stop - piece.start) for name, column in self._columns.items()
             },
             packing=packing,
+            line=self._line,
         )
 
 

@@ -264,6 +264,11 @@ def _row_of_tokens(batch: MicroBatch) -> Int[np.ndarray, "line token"]:
     if batch.packing is not None:
         return batch.row_of_tokens()
     columns = [batch.ragged[name] for name in sequences_of(batch.ragged)]
+    if batch.line is not None:
+        row_of = np.zeros((1, batch.line.tokens), np.int64)
+        lengths = np.concatenate([column.lengths for column in columns])
+        row_of[0, : lengths.sum()] = np.repeat(np.tile(np.arange(len(batch.row_ids)), len(columns)), lengths)
+        return row_of
     lines = np.tile(np.arange(len(batch.row_ids)), len(columns))
     return np.repeat(lines[:, None], max(column.values.shape[1] for column in columns), axis=1)
 

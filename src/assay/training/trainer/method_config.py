@@ -140,6 +140,11 @@ class MethodConfig(FrozenConfig, ABC):
         return False
 
     @property
+    def takes_lines(self) -> bool:
+        """True if a micro-batch may be a line (see `LineLayout`)."""
+        return False
+
+    @property
     def may_compile(self) -> bool:
         """True if `trainer.compile` is known to be exact for the model's layers."""
         return False

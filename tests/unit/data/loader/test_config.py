@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from assay.base.config import FrozenConfig
-from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
+from assay.data.loader.config import BucketedLayout, LineLayout, LoaderConfig, PackedLayout, PaddedLayout
 
 ALMOST_1 = 1 - 1e-9
 BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
@@ -16,6 +16,9 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
     (BucketedLayout, "jitter", [0.0, ALMOST_1], [-1e-9, 1.0]),
     (PackedLayout, "type", ["packed"], ["padded", None]),
     (PackedLayout, "sequence_tokens", [1, 1 << 20], [0, -1, None]),
+    (LineLayout, "type", ["line"], ["packed", None]),
+    (LineLayout, "tokens", [9, 1 << 20], [0, -1, None]),
+    (LineLayout, "row_tokens", [None, 1, 9], [0, -1, 10]),
     (LoaderConfig, "seed", [0, 1], [-1, 0.5]),
     (LoaderConfig, "lanes", [1, 2, 64], [0, -1, 3, 63]),
     (LoaderConfig, "global_batch_size", [8, 16], [0, -8, 7, 9]),
@@ -27,7 +30,7 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
     (LoaderConfig, "prefetch_steps", [0, 1], [-1, None]),
     (LoaderConfig, "threads", [1], [0, None]),
 ]
-NEEDED = {PackedLayout: {"type": "packed", "sequence_tokens": 9}}
+NEEDED = {PackedLayout: {"type": "packed", "sequence_tokens": 9}, LineLayout: {"type": "line", "tokens": 9}}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, accep
 
 
 def test_every_key_has_its_bounds_here() -> None:
-    classes = (PaddedLayout, BucketedLayout, PackedLayout, LoaderConfig)
+    classes = (PaddedLayout, BucketedLayout, PackedLayout, LineLayout, LoaderConfig)
     keys = {(config, key) for config in classes for key in config.model_fields}
     assert {(config, key) for config, key, *_ in BOUNDS} == keys
 

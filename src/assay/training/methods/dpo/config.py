@@ -156,6 +156,10 @@ class DpoConfig(MethodConfig):
         )
 
     @property
+    def takes_lines(self) -> bool:
+        return self.model.takes_lines
+
+    @property
     def may_compile(self) -> bool:
         return self.model.lora is None
 

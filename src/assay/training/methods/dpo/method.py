@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REFERENCE_LOGPROBS
 from assay.data.loader.batch import MicroBatch
+from assay.data.loader.line import LineShape, line_arrays, scored_arrays
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
-from assay.models.pairs import pairs_of
-from assay.models.token_scores import CausalNetwork, sequence_logprobs
+from assay.models.pairs import Pairs, pairs_of, spread
+from assay.models.token_scores import CausalNetwork, line_of, row_sums, sequence_logprobs
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.dpo.config import (
@@ -79,14 +80,30 @@ class DpoMethod:
         return len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Return `input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns hold it."""
-        pairs = pairs_of(micro_batch)
+        """Return `input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns hold it.
+
+        A line has the arrays of `line_arrays` and `scored_arrays`, with `scored` as [1, place]; `num_scored` [2 pair];
+        and `is_pair` [pair], False for pairs that the line does not hold.
+        """
+        pairs, line = pairs_of(micro_batch), micro_batch.line
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
+        if line is not None:
+            arrays = self._line_arrays(pairs, line)
         if isinstance(self.config.reference, ColumnReference):
             columns = [micro_batch.columns[name] for name in REFERENCE_LOGPROBS]
             reference_logprobs = [column.to_numpy(zero_copy_only=False) for column in columns]
             arrays[REFERENCE] = np.concatenate(reference_logprobs).astype(np.float32)
+            if line is not None:
+                arrays[REFERENCE] = spread(arrays[REFERENCE], pairs.slots(line.rows), 2 * line.rows)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+    def _line_arrays(self, pairs: Pairs, line: LineShape) -> dict[str, Shaped[np.ndarray, "..."]]:
+        slots, scored = pairs.slots(line.rows), pairs.in_completion()
+        arrays = line_arrays(pairs.input_ids, pairs.lengths, line, sequences_per_row=2)
+        arrays |= scored_arrays(pairs.input_ids, pairs.lengths, scored, line, labels=slots)
+        num_scored = spread(scored.sum(axis=1), slots, 2 * line.rows)
+        is_pair = np.arange(line.rows) < len(slots) // 2
+        return {**arrays, "scored": arrays["scored"][None], "num_scored": num_scored, "is_pair": is_pair}
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
         return {
@@ -106,8 +123,13 @@ class DpoMethod:
             "chosen_logprob": scores.chosen_logprobs.detach(),
             "rejected_logprob": scores.rejected_logprobs.detach(),
         }
-        metrics = {name: MetricSum(of_pairs.sum(), len(chosen)) for name, of_pairs in values.items()}
-        return Loss(scores.losses.sum(), metrics)
+        is_pair = tensors.get("is_pair")
+        if is_pair is None:
+            metrics = {name: MetricSum(of_pairs.sum(), len(chosen)) for name, of_pairs in values.items()}
+            return Loss(scores.losses.sum(), metrics)
+        num_pairs = is_pair.sum()
+        metrics = {name: MetricSum((of_pairs * is_pair).sum(), num_pairs) for name, of_pairs in values.items()}
+        return Loss((scores.losses * is_pair).sum(), metrics)
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
@@ -154,10 +176,11 @@ class DpoMethod:
             reference_logprobs = tensors[REFERENCE]
         else:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
-                reference_logprobs = sequence_logprobs(reference or model, tensors["input_ids"], tensors["scored"])
-        logprobs = sequence_logprobs(model, tensors["input_ids"], tensors["scored"])
+                reference_logprobs = _logprobs(reference or model, tensors)
+        logprobs = _logprobs(model, tensors)
+        num_scored = tensors["num_scored"] if "num_scored" in tensors else tensors["scored"].sum(dim=1)
         # At least 1: a row of one token has nothing to score, and its sums are zero.
-        num_tokens = tensors["scored"].sum(dim=1).clamp(min=1)
+        num_tokens = num_scored.clamp(min=1)
         log_ratios = logprobs - reference_logprobs
         if self.config.loss.type in ("ipo", "sigmoid_norm"):
             log_ratios = log_ratios / num_tokens
@@ -168,3 +191,11 @@ class DpoMethod:
             losses = losses + self.config.sft_weight * surprise
         beta = self.config.loss.beta
         return Scores(losses, beta * chosen, beta * rejected, *logprobs.chunk(2))
+
+
+def _logprobs(model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "sequence"]:
+    line = line_of(tensors)
+    if line is None:
+        return sequence_logprobs(model, tensors["input_ids"], tensors["scored"])
+    scores = model(tensors["input_ids"], tensors["position_ids"], tensors["scored"], line=line)
+    return row_sums(scores.logprobs[0], tensors["row_of"], len(tensors["num_scored"]))

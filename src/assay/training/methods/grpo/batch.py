@@ -15,9 +15,11 @@ from torch import Tensor
 
 from assay.base.errors import DataError
 from assay.base.parsing.nesting import parse_json
-from assay.base.shapes import Float32, Float64, Int64, Shaped
+from assay.base.shapes import Bool, Float32, Float64, Int64, Shaped
 from assay.data.dataset.columns import ITEM, PROMPT_TOKENS, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
+from assay.data.loader.layouts import pack
+from assay.data.loader.line import LineShape, line_arrays, scored_arrays
 from assay.inference.rollout import Rollout
 from assay.scoring.grade import Grade
 
@@ -111,9 +113,15 @@ def groups_from_tensors(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[Ro
     return [RolloutGroup(*row) for row in zip(ids, lines, items, strict=True)]
 
 
-def micro_batches(samples: Sequence[TrainingSample], max_tokens: int | None) -> tuple[MicroBatch, ...]:
+def micro_batches(
+    samples: Sequence[TrainingSample], max_tokens: int | None, line: LineShape | None = None
+) -> tuple[MicroBatch, ...]:
     """Group samples of similar length into micro-batches of at most `max_tokens` tokens, padding counted; if it
-    is None, into one."""
+    is None, into one. With `line`, pack them into lines."""
+    if line is not None:
+        lengths = np.array([sample.num_tokens for sample in samples], np.int32)
+        packed = pack(np.arange(len(samples)), lengths, line.tokens, line.rows)
+        return tuple(replace(_micro_batch([samples[row] for row in rows]), line=line) for rows in packed)
     if max_tokens is None:
         return (_micro_batch(samples),) if samples else ()
     by_length, batches, first = sorted(samples, key=lambda sample: sample.num_tokens), [], 0
@@ -142,17 +150,46 @@ def num_completion_tokens(batch: MicroBatch) -> int:
 
 def completion_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Return `input_ids` [row, token]; `loss_mask` (true for completion tokens) and `sampler_logprobs` [row,
-    target]; `advantages` [row]."""
+    target]; `advantages` [row].
+
+    A line has the arrays of `line_arrays` and `scored_arrays`, with `loss_mask` and `sampler_logprobs` as [1, place]
+    and `num_completion_tokens` [row].
+    """
     positions = np.arange(1, batch.tokens.values.shape[1])
     prompts = batch.columns[PROMPT_TOKENS].to_numpy()
     loss_mask = (positions >= prompts[:, None]) & (positions < batch.tokens.lengths[:, None])
     sampler_logprobs = np.zeros(loss_mask.shape, np.float32)
     sampler_logprobs[loss_mask] = batch.columns[SAMPLER_LOGPROBS].flatten().to_numpy(zero_copy_only=False)
+    advantages = np.array(batch.columns[ADVANTAGE], np.float32)
+    if batch.line is not None:
+        return _line_arrays(batch, batch.line, loss_mask, sampler_logprobs[loss_mask], advantages)
     return {
         "input_ids": batch.tokens.values,
         "loss_mask": loss_mask,
         "sampler_logprobs": sampler_logprobs,
-        "advantages": np.array(batch.columns[ADVANTAGE], np.float32),
+        "advantages": advantages,
+    }
+
+
+def _line_arrays(
+    batch: MicroBatch,
+    line: LineShape,
+    loss_mask: Bool[np.ndarray, "row target"],
+    sampler_logprobs: Float32[np.ndarray, "token"],
+    advantages: Float32[np.ndarray, "row"],
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    rows, unused = (batch.tokens.values, batch.tokens.lengths), line.rows - len(advantages)
+    scored = scored_arrays(*rows, loss_mask, line, labels=np.arange(len(advantages)))
+    is_scored = scored.pop("scored")
+    sampler_at_places = np.zeros(len(is_scored), np.float32)
+    sampler_at_places[is_scored] = sampler_logprobs
+    return {
+        **line_arrays(*rows, line),
+        **scored,
+        "loss_mask": is_scored[None],
+        "sampler_logprobs": sampler_at_places[None],
+        "advantages": np.pad(advantages, (0, unused)),
+        "num_completion_tokens": np.maximum(1, np.pad(loss_mask.sum(axis=1), (0, unused))),
     }
 
 

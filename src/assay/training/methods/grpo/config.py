@@ -349,6 +349,10 @@ class GrpoConfig(MethodConfig):
         return RowScores((REWARD, TRUNCATED, LENGTH, *apart), is_sampled=True, ranges=ranges)
 
     @property
+    def takes_lines(self) -> bool:
+        return self.model.takes_lines
+
+    @property
     def completions_per_prompt(self) -> int:
         return self.group_size
 

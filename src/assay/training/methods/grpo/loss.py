@@ -19,30 +19,52 @@ section 3.1).
 The divisor (tokens or completions) is counted over the whole step, so lanes and micro-batches do not change the mean.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from torch import Tensor
 
-from assay.base.shapes import Bool, Float, Float32, Float64
+from assay.base.shapes import Bool, Float, Float32, Float64, Int
 from assay.inference.remote import LogprobGap
+from assay.models.token_scores import row_totals
 from assay.training.methods.grpo.config import AnyLoss, CispoLoss, DrGrpoLoss, GrpoLoss, GspoLoss
 
 TOKEN_MEANS = ("dapo", "bnpo", "cispo")
 """Losses that average over tokens; the others average over completions."""
 
 
+class LineRows(NamedTuple):
+    """The completions of a line."""
+
+    row_of: Int[Tensor, "place"]
+    lengths: Int[Tensor, "row"]
+    """Completion tokens of each row, at least 1."""
+
+    def means(self, values: Float[Tensor, "1 place"]) -> Float[Tensor, "1 place"]:
+        """Return at each place the mean of its row."""
+        return row_totals(values[0], self.row_of, len(self.lengths))[None] / self.lengths_at_places()
+
+    def lengths_at_places(self) -> Int[Tensor, "place"]:
+        return self.lengths[self.row_of]
+
+
 def policy_loss(
     logprobs: Float[Tensor, "row target"],
     old_logprobs: Float[Tensor, "row target"],
-    advantages: Float[Tensor, "row"],
+    advantages: Float[Tensor, "sample"],
     loss_mask: Bool[Tensor, "row target"],
     loss: AnyLoss,
+    rows: LineRows | None = None,
 ) -> tuple[Float[Tensor, "row target"], Bool[Tensor, "row target"]]:
     """Return the loss of each token, and whether its ratio was clipped: it has no gradient (cispo: a smaller one).
 
-    With gspo, all tokens of a completion share one ratio.
+    With gspo, all tokens of a completion share one ratio. `rows`: those of a line, [1, place].
     """
-    log_ratios, row_advantages = logprobs - old_logprobs, advantages[:, None]
-    if isinstance(loss, GspoLoss):
+    log_ratios = logprobs - old_logprobs
+    row_advantages = advantages[:, None] if rows is None else advantages[rows.row_of]
+    if isinstance(loss, GspoLoss) and rows is not None:
+        log_ratios = rows.means(log_ratios * loss_mask)
+    elif isinstance(loss, GspoLoss):
         lengths = loss_mask.sum(dim=1, keepdim=True).clamp(min=1)
         log_ratios = ((log_ratios * loss_mask).sum(dim=1, keepdim=True) / lengths).expand_as(logprobs)
     ratios = log_ratios.exp()
@@ -71,8 +93,13 @@ def reduced_loss(
     loss: AnyLoss,
     *,
     max_tokens: int,
+    rows: LineRows | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the sum of the loss: over tokens, or over each completion's mean."""
+    """Return the sum of the loss: over tokens, or over each completion's mean. `rows`: those of a line."""
+    if rows is not None:
+        divisors = rows.lengths_at_places() if isinstance(loss, GrpoLoss | GspoLoss) else 1
+        divisors = max_tokens if isinstance(loss, DrGrpoLoss) else divisors
+        return (token_losses * loss_mask / divisors).sum()
     row_losses = (token_losses * loss_mask).sum(dim=1)
     if isinstance(loss, GrpoLoss | GspoLoss):
         row_losses = row_losses / loss_mask.sum(dim=1).clamp(min=1)

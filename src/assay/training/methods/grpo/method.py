@@ -31,7 +31,7 @@ from assay.models.config import checkpoint_path
 from assay.models.exporting import ExportOptions, save_model
 from assay.models.head import TokenScores
 from assay.models.lora import adapters_off
-from assay.models.token_scores import CausalNetwork
+from assay.models.token_scores import CausalNetwork, line_of
 from assay.records.exported_model import ModelForm
 from assay.records.phase import EnterPhase
 from assay.training.checkpoint.reward_cache import RewardCache
@@ -48,7 +48,14 @@ from assay.training.methods.grpo.batch import (
     rewards_of,
 )
 from assay.training.methods.grpo.config import KL, LENGTH, REWARD, TRUNCATED, GrpoConfig
-from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, importance_weights, policy_loss, reduced_loss
+from assay.training.methods.grpo.loss import (
+    TOKEN_MEANS,
+    LineRows,
+    divergences,
+    importance_weights,
+    policy_loss,
+    reduced_loss,
+)
 from assay.training.methods.grpo.remote import RemoteRollouts
 from assay.training.methods.grpo.rewards import Rewards, check_failure_rate
 from assay.training.methods.grpo.rollouts import (
@@ -151,7 +158,8 @@ class GrpoMethod:
             if self.step_statistics:
                 sums |= moments(own)
             sums |= self._rewards.sums([grade for group in own for grade in group.grades])
-            trained_lane = training_lane(lane.lane, own, self.config, max_tokens)
+            line = next((batch.line for batch in lane.micro_batches), None)
+            trained_lane = training_lane(lane.lane, own, self.config, max_tokens, line)
             graders = self._rewards.graders
             rollout_log = rollout_log_entries(own, trained_lane, self.config, step=step, graders=graders)
             digest = combined_digest([digest_of(own)])
@@ -246,7 +254,8 @@ class GrpoMethod:
         # Stale rollouts come from older weights, so their ratios are to the sampler in every update.
         old_logprobs = sampler_logprobs if self.staleness else first_logprobs
         advantages = tensors["advantages"]
-        token_losses, is_clipped = policy_loss(logprobs, old_logprobs, advantages, loss_mask, self.config.loss)
+        rows = LineRows(tensors["row_of"], tensors["num_completion_tokens"]) if "row_of" in tensors else None
+        token_losses, is_clipped = policy_loss(logprobs, old_logprobs, advantages, loss_mask, self.config.loss, rows)
         gaps = first_logprobs - sampler_logprobs
         metrics = {
             "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
@@ -265,9 +274,8 @@ class GrpoMethod:
             token_losses = token_losses * weights
             metrics["weighed"] = MetricSum(((weights != 1) & loss_mask).sum(), num_tokens)
         longest = self.config.sampling.max_tokens
-        return Loss(
-            reduced_loss(token_losses, loss_mask, self.config.loss, max_tokens=longest), metrics, {OLD: first_logprobs}
-        )
+        loss = reduced_loss(token_losses, loss_mask, self.config.loss, max_tokens=longest, rows=rows)
+        return Loss(loss, metrics, {OLD: first_logprobs})
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
@@ -332,8 +340,9 @@ class GrpoMethod:
         return frozenset(self.config.end_ids())
 
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
+        temperature, line = self.config.sampling.temperature, line_of(tensors)
         scores: TokenScores = model(
-            tensors["input_ids"], None, tensors["loss_mask"], temperature=self.config.sampling.temperature
+            tensors["input_ids"], tensors.get("position_ids"), tensors["loss_mask"], temperature=temperature, line=line
         )
         return scores
 

@@ -17,6 +17,7 @@ import xxhash
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
+from assay.data.loader.line import LineShape
 from assay.inference.remote import RemoteSampler
 from assay.inference.rollout import Prompt
 from assay.records.rollout_log import GroupRecord, Outcome, RolloutRecord
@@ -71,8 +72,18 @@ def with_grades(group: RolloutGroup, grades: Sequence[Grade], config: GrpoConfig
     return group._replace(grades=grades, shaped_rewards=shaped_rewards, advantages=advantages)
 
 
-def training_lane(lane: int, groups: Sequence[RolloutGroup], config: GrpoConfig, max_tokens: int | None) -> LaneShare:
-    """Return the lane of training samples that replaces a lane of prompts; `max_tokens`: see `micro_batches`."""
+def training_lane(
+    lane: int,
+    groups: Sequence[RolloutGroup],
+    config: GrpoConfig,
+    max_tokens: int | None,
+    prompt_line: LineShape | None = None,
+) -> LaneShare:
+    """Return the lane of training samples that replaces a lane of prompts; `max_tokens`: see `micro_batches`.
+
+    If the prompts are in lines, the samples are in lines of the same length.
+    """
+    line = prompt_line and prompt_line._replace(rows=min(prompt_line.tokens, prompt_line.rows * config.group_size))
     trained_outcomes = ("trained",) if config.groups_per_lane is not None else ("trained", "zero_std")
     samples = [
         TrainingSample(group, rollout, float(advantage))
@@ -80,7 +91,7 @@ def training_lane(lane: int, groups: Sequence[RolloutGroup], config: GrpoConfig,
         for rollout, advantage, outcome in zip(group.rollouts, group.advantages, group_outcomes, strict=True)
         if outcome in trained_outcomes
     ]
-    return LaneShare(lane, micro_batches(samples, max_tokens))
+    return LaneShare(lane, micro_batches(samples, max_tokens, line))
 
 
 def outcomes(groups: Sequence[RolloutGroup], config: GrpoConfig) -> list[list[Outcome]]:

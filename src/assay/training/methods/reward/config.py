@@ -60,6 +60,10 @@ class RewardConfig(MethodConfig):
         )
 
     @property
+    def takes_lines(self) -> bool:
+        return self.model.takes_lines
+
+    @property
     def may_compile(self) -> bool:
         return self.model.lora is None
 

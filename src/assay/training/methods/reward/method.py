@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from assay.base.shapes import Float, Shaped
+from assay.base.shapes import Float, Float32, Shaped
 from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
+from assay.data.loader.line import LineShape, distinct_places, line_arrays
 from assay.models.exporting import ExportOptions
-from assay.models.pairs import pairs_of
+from assay.models.line_attention import Borders
+from assay.models.pairs import Pairs, pairs_of, spread
 from assay.models.reward_network import RewardNetwork
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
@@ -46,7 +48,11 @@ class RewardMethod:
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
         """Return `input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; for single sequences, as in
-        `predict`, the first two."""
+        `predict`, the first two.
+
+        A line has the arrays of `line_arrays`; `lengths` are the places at which its sequences end, counted from 1;
+        and `is_pair` [pair] is False for pairs that the line does not hold.
+        """
         if REJECTED not in micro_batch.ragged:
             tokens = micro_batch.tokens
             return {
@@ -58,6 +64,8 @@ class RewardMethod:
             column = micro_batch.columns[self.config.margin_column].fill_null(0)
             margins = column.to_numpy(zero_copy_only=False).astype(np.float32)
         arrays = {"input_ids": pairs.input_ids, "lengths": pairs.lengths, "margins": margins}
+        if micro_batch.line is not None:
+            arrays = _line_arrays(pairs, margins, micro_batch.line)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
@@ -75,13 +83,18 @@ class RewardMethod:
     ) -> Loss:
         chosen, rejected = self._rewards(model, tensors)
         losses = reward_losses(chosen, rejected, tensors["margins"], centring=self.config.centring)
-        margins, num_pairs = (chosen - rejected).detach(), len(chosen)
+        margins, totals = (chosen - rejected).detach(), (chosen + rejected).detach()
+        is_right = margins > 0
+        num_pairs: Shaped[Tensor, ""] | int = len(chosen)
+        if (is_pair := tensors.get("is_pair")) is not None:
+            losses, margins, totals = losses * is_pair, margins * is_pair, totals * is_pair
+            is_right, num_pairs = is_right & is_pair, is_pair.sum()
         return Loss(
             losses.sum(),
             {
-                "accuracy": MetricSum((margins > 0).sum(), num_pairs),
+                "accuracy": MetricSum(is_right.sum(), num_pairs),
                 "margin": MetricSum(margins.sum(), num_pairs),
-                "mean_reward": MetricSum((chosen + rejected).detach().sum(), 2 * num_pairs),
+                "mean_reward": MetricSum(totals.sum(), 2 * num_pairs),
             },
         )
 
@@ -115,5 +128,25 @@ class RewardMethod:
     def _rewards(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> tuple[Float[Tensor, "pair"], Float[Tensor, "pair"]]:
-        chosen, rejected = model(tensors["input_ids"], tensors["lengths"]).chunk(2)
+        arguments: list[Any] = [tensors["input_ids"], tensors["lengths"]]
+        if "borders" in tensors:
+            arguments += [tensors["position_ids"], Borders(tensors["borders"], tensors["longest_row"])]
+        chosen, rejected = model(*arguments).chunk(2)
         return chosen, rejected
+
+
+def _line_arrays(
+    pairs: Pairs, margins: Float32[np.ndarray, "row"], line: LineShape
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    # Unused slots have places of their own: gradients are written to distinct places.
+    slots, ends = pairs.slots(line.rows), np.cumsum(pairs.lengths, dtype=np.int64)
+    is_used = spread(np.ones(len(slots), bool), slots, 2 * line.rows)
+    places = distinct_places(ends - 1, 2 * line.rows, line)
+    ends_of_slots = spread(ends, slots, 2 * line.rows)
+    ends_of_slots[~is_used] = places[len(ends) :] + 1
+    return {
+        **line_arrays(pairs.input_ids, pairs.lengths, line, sequences_per_row=2),
+        "lengths": ends_of_slots,
+        "margins": spread(margins, slots[: len(margins)], line.rows),
+        "is_pair": is_used[: line.rows],
+    }

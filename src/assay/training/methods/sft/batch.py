@@ -7,6 +7,7 @@ from torch import Tensor
 from assay.base.shapes import Bool, Shaped
 from assay.data.dataset.columns import SPANS
 from assay.data.loader.batch import MicroBatch
+from assay.data.loader.line import LineShape, line_arrays, scored_arrays
 from assay.training.methods.sft.config import SftConfig
 
 
@@ -37,9 +38,12 @@ def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
 def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> dict[str, Shaped[Tensor, "..."]]:
     """Return `input_ids` [line, token], `scored` [line, token - 1], `num_trained` [row].
 
-    For packed rows also `position_ids` [line, token] and `row_of` [line, token - 1], the row of the next token.
+    A line has those of `line_arrays` and `scored_arrays`, with `scored` as [1, place] and `num_trained` [1]. For packed
+    rows also `position_ids` [line, token] and `row_of` [line, token - 1], the row of the next token.
     """
     trained = trained_tokens(batch, config)
+    if batch.line is not None:
+        return _line_tensors(batch, batch.line, trained[:, 1:], device)
     tensors = {"input_ids": batch.tokens.values, "scored": trained[:, 1:]}
     if batch.packing is None:
         tensors["num_trained"] = trained.sum(axis=1)
@@ -49,3 +53,12 @@ def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> d
         tensors["position_ids"] = batch.packing.position_ids.astype(np.int64)
         tensors["row_of"] = row_of[:, 1:]
     return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in tensors.items()}
+
+
+def _line_tensors(
+    batch: MicroBatch, line: LineShape, scored: Bool[np.ndarray, "row target"], device: torch.device
+) -> dict[str, Shaped[Tensor, "..."]]:
+    rows = batch.tokens.values, batch.tokens.lengths
+    arrays = line_arrays(*rows, line) | scored_arrays(*rows, scored, line)
+    arrays |= {"scored": arrays["scored"][None], "num_trained": scored.sum(keepdims=True)[0]}
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}

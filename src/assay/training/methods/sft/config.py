@@ -57,6 +57,10 @@ class SftConfig(MethodConfig):
         return self.model.packs
 
     @property
+    def takes_lines(self) -> bool:
+        return self.model.takes_lines
+
+    @property
     def may_compile(self) -> bool:
         return self.model.lora is None
 

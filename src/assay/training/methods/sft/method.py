@@ -14,7 +14,7 @@ from assay.base.shapes import Float64, Shaped
 from assay.data.loader.batch import MicroBatch
 from assay.models.exporting import ExportOptions, save_model
 from assay.models.head import TokenScores
-from assay.models.token_scores import CausalNetwork
+from assay.models.token_scores import CausalNetwork, line_of
 from assay.records.evaluation import TRAINED_TOKENS
 from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
@@ -84,7 +84,9 @@ class SftMethod:
         save_model(model.network, self.config.model, folder, options)
 
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
-        scores: TokenScores = model(tensors["input_ids"], tensors.get("position_ids"), tensors["scored"])
+        scores: TokenScores = model(
+            tensors["input_ids"], tensors.get("position_ids"), tensors["scored"], line=line_of(tensors)
+        )
         return scores
 
 

@@ -1,0 +1,103 @@
+"""A micro-batch as one line: rows end to end in arrays whose shapes follow from the recipe alone.
+
+    input_ids     row 0 | row 1 | ... | blank         [token]
+    position_ids  0 1 2 | 0 1   | ... | 0 1 2 ...     [token]
+    borders       0, 3, 5, ..., tokens, tokens, ...   [border]: unused borders repeat the line's end
+    places        where the next token is scored      [place]: half of the line, or all of it
+
+The head computes scores at `places` only. Two sizes instead of one keep shapes few, and spare half of the head's work
+where only completions are scored.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.shapes import Bool, Int, Int64, Shaped
+
+
+class LineShape(NamedTuple):
+    """The fixed sizes of lines."""
+
+    tokens: int
+    """Length of a line."""
+    rows: int
+    """Most rows of a line."""
+    row_tokens: int
+    """Longest sequence of a row."""
+
+    def num_borders(self, sequences_per_row: int = 1) -> int:
+        """Return the number of borders: of all sequences, and of the blank rest, cut to `row_tokens`."""
+        return self.rows * sequences_per_row + -(-self.tokens // self.row_tokens) + 1
+
+
+def line_arrays(
+    input_ids: Int[np.ndarray, "sequence token"],
+    lengths: Int[np.ndarray, "sequence"],
+    line: LineShape,
+    *,
+    sequences_per_row: int = 1,
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Return padded sequences as a line: `input_ids` and `position_ids` [1, token], `borders` [border], and
+    `longest_row`, an empty array with `row_tokens` entries, whose shape tells attention the longest row."""
+    num_tokens, num_borders = int(lengths.sum()), line.num_borders(sequences_per_row)
+    mask = _mask(input_ids, lengths)
+    ids, positions = np.zeros((1, line.tokens), np.int64), np.zeros((1, line.tokens), np.int64)
+    ids[0, :num_tokens] = input_ids[mask]
+    positions[0, :num_tokens] = np.broadcast_to(np.arange(mask.shape[1]), mask.shape)[mask]
+    positions[0, num_tokens:] = np.arange(line.tokens - num_tokens) % line.row_tokens
+    borders = np.full(num_borders, line.tokens, np.int32)
+    borders[: len(lengths) + 1] = np.concatenate([[0], np.cumsum(lengths)])
+    blank = np.arange(num_tokens, line.tokens, line.row_tokens)
+    borders[len(lengths) : len(lengths) + len(blank)] = blank
+    return {
+        "input_ids": ids,
+        "position_ids": positions,
+        "borders": borders,
+        "longest_row": np.zeros(line.row_tokens, np.bool_),
+    }
+
+
+def scored_arrays(
+    input_ids: Int[np.ndarray, "sequence token"],
+    lengths: Int[np.ndarray, "sequence"],
+    scored: Bool[np.ndarray, "sequence target"],
+    line: LineShape,
+    *,
+    labels: Int[np.ndarray, "sequence"] | None = None,
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Return what the head computes of a line: `targets`, `scored` [place], and `places` unless they are the whole
+    line; with `labels`, also `row_of` [place], the label of the place's sequence.
+
+    `scored` [sequence, token - 1] marks the tokens that are scored, except first ones. Scored places come first, in
+    the order of the line; the others are distinct, and `scored` is False there.
+    """
+    mask, num_tokens = _mask(input_ids, lengths), int(lengths.sum())
+    predicts = np.zeros(mask.shape, bool)
+    predicts[:, :-1] = scored
+    is_scored, targets = np.zeros(line.tokens, bool), np.zeros(line.tokens, np.int64)
+    is_scored[:num_tokens] = predicts[mask]
+    targets[:num_tokens] = np.roll(input_ids[mask], -1)
+    arrays = {"targets": targets, "scored": is_scored}
+    if labels is not None:
+        arrays["row_of"] = np.zeros(line.tokens, np.int64)
+        arrays["row_of"][:num_tokens] = np.repeat(labels, lengths)
+    half = line.tokens // 2
+    if is_scored.sum() > half:
+        return arrays
+    places = distinct_places(np.flatnonzero(is_scored), half, line)
+    return {**{name: array[places] for name, array in arrays.items()}, "places": places}
+
+
+def distinct_places(places: Int64[np.ndarray, "given"], count: int, line: LineShape) -> Int64[np.ndarray, "place"]:
+    """Return `places` with further places of the line, up to `count`; all are distinct."""
+    is_free = np.ones(line.tokens, bool)
+    is_free[places] = False
+    return np.concatenate([places, np.flatnonzero(is_free)[: count - len(places)]])
+
+
+def _mask(
+    input_ids: Int[np.ndarray, "sequence token"], lengths: Int[np.ndarray, "sequence"]
+) -> Bool[np.ndarray, "sequence token"]:
+    mask: Bool[np.ndarray, "sequence token"] = np.arange(input_ids.shape[1]) < lengths[:, None]
+    return mask
