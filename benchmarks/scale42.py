@@ -1,4 +1,4 @@
-"""Many small rows, through everything: index, split, train, kill, resize, evaluate, audit.
+"""Many small rows: index, split, read an epoch with kills and resizes, read the held-out rows, audit.
 
     .venv/bin/python benchmarks/scale42.py --rows 1000000 --folder build/scale42
 
@@ -6,7 +6,7 @@ The rows are the production recipe's: tokens of lognormal lengths, a label, a ti
 metadata; seeded. Shards are copies of ten (links, on a disk), so that 42 million rows take little of it;
 `--shards s3://bucket/prefix` puts them into an object store. Every part is a process of its own, whose CPU time
 (all threads) and highest memory are its figures. One epoch of all rows is read by ranks that are killed and
-resized (`scale42_epoch.py`), and its receipts are audited; then a small model is trained, killed and resized.
+resized (`scale42_epoch.py`), and its receipts are audited. tests/integration train through kills and resizes.
 
 The last line printed is one JSON object: `index_cpu_s`, `audit_cpu_s` (beside reading the shards),
 `held_out_cpu_s` (reading the held-out rows for one evaluation, from their copy), `peak_rank_mb` (of every rank
@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness import cost_of, options_of, peak_rss_mb
+from harness import cost_of, last_json, options_of, peak_rss_mb, print_result
 from scale42_epoch import Rank, read_epoch, read_lanes
 
 ROWS_PER_SHARD, ROWS_PER_GROUP, NUM_BUILT = 100_000, 2_000, 10
@@ -43,7 +42,6 @@ def main() -> None:
     parser.add_argument("--shards", help="where the rows lie, if not in the folder: s3://bucket/prefix")
     parser.add_argument("--made", type=int, default=NUM_BUILT, help="shards that differ; the others repeat them")
     parser.add_argument("--kills", type=int, default=20, help="in the epoch of all rows")
-    parser.add_argument("--steps", type=int, default=40, help="that are trained, killed and resized on the way")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     folder = options.folder.resolve()
@@ -68,24 +66,18 @@ def main() -> None:
     num_steps = int(_child("steps", folder, shards)["steps"])
     print_figures("epoch", read_epoch(folder, num_steps, command, kills=options.kills, seed=SEED))
     print_figures("audit", _child("audit", folder, shards))
-    if options.steps:
-        print_figures("train", train(folder, options.steps))
-    peaks = [found[name]["peak_mb"] for name in ("held_out_after", "epoch", "train") if name in found]
-    print(
-        json.dumps(
-            {
-                "rows": options.rows,
-                "index_cpu_s": round(found["index"]["cpu_s"], 2),
-                "index_peak_mb": round(found["index"]["peak_mb"]),
-                "epoch_cpu_s": round(found["epoch"]["cpu_s"], 1),
-                "attempts": int(found["epoch"]["attempts"]),
-                "audit_cpu_s": round(found["audit"]["cpu_s"], 2),
-                "held_out_cpu_s": round(found["held_out_after"]["cpu_s"], 2),
-                "held_out_before_cpu_s": round(found["held_out_before"]["cpu_s"], 2),
-                "peak_rank_mb": round(max(peaks)),
-            }
-        )
-    )
+    figures = {
+        "rows": options.rows,
+        "index_cpu_s": found["index"]["cpu_s"],
+        "index_peak_mb": found["index"]["peak_mb"],
+        "epoch_cpu_s": found["epoch"]["cpu_s"],
+        "attempts": int(found["epoch"]["attempts"]),
+        "audit_cpu_s": found["audit"]["cpu_s"],
+        "held_out_cpu_s": found["held_out_after"]["cpu_s"],
+        "held_out_before_cpu_s": found["held_out_before"]["cpu_s"],
+        "peak_rank_mb": max(found["held_out_after"]["peak_mb"], found["epoch"]["peak_mb"]),
+    }
+    print_result(figures, digits=2)
 
 
 def _job(name: str, folder: Path, shards: str) -> None:
@@ -254,69 +246,13 @@ JOBS = {
 }
 
 
-def train(folder: Path, num_steps: int) -> dict[str, float]:
-    """A small model, on 2 workers, killed on the way, and on 1; evaluated; audited by the command."""
-    recipe = folder / "recipe.yaml"
-    split = {"type": "time", "validation_from": FROM}
-    encoder = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_tokens": 256}
-    tree = {
-        "name": "scale42",
-        "data": {"dataset": str(folder / "dataset"), "split": split},
-        "loader": {"lanes": LANES, "global_batch_size": BATCH},
-        "method": {"type": "classify", "encoder": {"type": "new", "vocab_size": 1000, **encoder}},
-        "trainer": {"max_steps": num_steps, "commit_every": max(1, num_steps // 8)},
-    }
-    recipe.write_text(json.dumps(tree))  # YAML, too
-    environment = {**os.environ, "ASSAY_HOME": str(folder / "home")}
-    run = f"scale42-{int(time.time())}"
-    began = time.monotonic()
-    command = [sys.executable, "-m", "assay", "train", str(recipe), "--run-id", run, "--workers"]
-    process = subprocess.Popen([*command, "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    peak_mb, killed = 0.0, False
-    log = folder / "home" / run / "log"
-    while process.poll() is None:
-        peak_mb = max(peak_mb, *(peak_rss_mb(pid) for pid in _below(process.pid)), 0)
-        if not killed and log.is_dir() and len(list(log.iterdir())) >= 2:
-            process.kill()
-            killed = True
-        time.sleep(0.1)
-    assert killed, "the run ended before it was killed: give more --steps"
-    again = [sys.executable, "-m", "assay", "train", "--resume", run, "--workers", "1"]
-    process = subprocess.Popen(again, env=environment, stdout=subprocess.DEVNULL)
-    while process.poll() is None:
-        peak_mb = max(peak_mb, *(peak_rss_mb(pid) for pid in _below(process.pid)), 0)
-        time.sleep(0.1)
-    assert process.returncode == 0, f"train --resume {run}"
-    audited = subprocess.run(
-        [sys.executable, "-m", "assay", "runs", "audit", run, "--json"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    report = json.loads(audited.stdout)
-    assert report["verdict"] == "pass", report
-    return {"wall_s": time.monotonic() - began, "peak_mb": peak_mb, "rows": report["rows_trained"]}
-
-
-def _below(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for item in found:
-        for task in Path(f"/proc/{item}/task").glob("*/children"):
-            try:
-                found += [int(child) for child in task.read_text().split()]
-            except OSError:
-                continue
-    return found
-
-
 def _command(job: str, folder: Path, shards: str) -> list[str]:
     return [sys.executable, __file__, "--job", job, "--folder", str(folder), "--shards", shards]
 
 
 def _child(name: str, folder: Path, shards: str) -> dict[str, float]:
     done = subprocess.run(_command(name, folder, shards), stdout=subprocess.PIPE, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, float] = last_json(done.stdout.decode())
     return found
 
 

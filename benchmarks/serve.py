@@ -36,17 +36,17 @@ import yaml
 
 from assay.data.dataset.tokens import train_tokenizer
 from assay.records.commit import Commit
-from assay.scoring.python_process import PythonProcess
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from harness import CHECKOUT, options_of
+from harness import CHECKOUT, Target, describe_machine, options_of, peak_rss_mb, print_result
 from serve_store import LONG_JOB_FILE, SECRET_FILE, make_home
 
 LIMITS = {
     "retrieve_p99_ms": 20.0, "jobs_page_ms": 30.0, "events_page_ms": 30.0, "create_ms": 50.0, "idle_mb": 300.0,
     "start_cpu_s": 3.0, "checkpoint_ready_s": 5.0, "checkpoint_warm_s": 1.0,
 }  # fmt: skip
+TARGETS = [Target(name, bound, at_most=True) for name, bound in LIMITS.items()]
 REQUESTS_PER_S = 100
 CLIENTS = 8
 WORDS = ("alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass")
@@ -61,7 +61,6 @@ RECIPE = {
     },
     "trainer": {"commit_every": 20, "optimizer": {"learning_rate": 1e-3}},
 }  # fmt: skip
-GRADER = "def grade(sample, item):\n    return float(sample['output_text'] == item['answer'])\n"
 
 
 class Server(NamedTuple):
@@ -168,12 +167,6 @@ def cpu_s(pid: int) -> float:
     """Processor time that a process has taken."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_mb(pid: int, what: str = "VmRSS") -> float:
-    """Resident memory of a process; `VmHWM` is its highest."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{what}:"))
 
 
 def table_s(home: Home, num_jobs: int) -> float:
@@ -283,20 +276,6 @@ def committed_at_s(home: Home, job_id: str, step: int) -> float:
     return (Path(run.store_url) / "log" / f"{number:08d}.json").stat().st_mtime
 
 
-def measure_grader(rounds: int) -> dict[str, float]:
-    """A python grader behind its fence: until it has answered once, and each sample after that."""
-    grader = PythonProcess(GRADER)
-    began_s = time.perf_counter()
-    try:
-        response = grader.grade({"output_text": "a"}, {"answer": "a"})
-        start_s = time.perf_counter() - began_s
-        assert response.score == 1.0, response.failure
-        grade_ms = median_ms(lambda: grader.grade({"output_text": "a"}, {"answer": "b"}), rounds)
-    finally:
-        grader.close()
-    return {"grader_start_s": start_s, "grade_ms": grade_ms}
-
-
 def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
@@ -309,11 +288,11 @@ def main() -> None:
     began_s = time.monotonic()
     home = make_home(options.home / f"home-{options.jobs}", options.jobs, models)
     print(f"{options.jobs:,} jobs made or found in {time.monotonic() - began_s:.0f} s")
-    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f} (quiet: under 0.5)")
+    describe_machine()
     with serving(home, models) as server:
         found: dict[str, float] = {"start_cpu_s": server.start_cpu_s}
         found["table_s"] = table_s(home, options.jobs)
-        found["idle_mb"] = memory_mb(server.process.pid)
+        found["idle_mb"] = peak_rss_mb(server.process.pid)
         sdk = openai.OpenAI(base_url=server.url, api_key=secret_of(home), max_retries=0)
 
         def measure() -> None:
@@ -326,12 +305,8 @@ def main() -> None:
             if options.train:
                 measure()
             found.update(measure_checkpoints(home, sdk, job_id))
-        found["busy_mb"] = memory_mb(server.process.pid, "VmHWM")
-    found.update(measure_grader(options.rounds))
-    for name, value in found.items():
-        expected = f"   wanted: {LIMITS[name]:g}" if name in LIMITS else ""
-        print(f"{name:20} {value:.3g}{expected}")
-    print(json.dumps({"jobs": options.jobs, "beside_training": options.train, **found}))
+        found["busy_mb"] = peak_rss_mb(server.process.pid)
+    print_result({"jobs": options.jobs, "beside_training": options.train, **found}, TARGETS)
 
 
 if __name__ == "__main__":
