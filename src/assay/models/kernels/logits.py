@@ -108,6 +108,7 @@ def _launch(
             HAS_BIAS=bias is not None,
             BLOCK=min(MAX_BLOCK, triton.next_power_of_2(num_entries)),
             num_warps=8,
+            enable_fp_fusion=False,  # so that both numbers of launches round alike
             **flags,
         )
 

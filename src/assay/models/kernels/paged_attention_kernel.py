@@ -1,7 +1,7 @@
 """The Triton kernel of `paged_attention`: no mask, no padded width, and no copy of the pages.
 
 A row's bits do not depend on other rows or on their number: a program computes all query heads of one row's key head
-over this row's pages, from the first to the last. Places are added up in segments of `SEGMENT_PLACES`, and the segments
+over this row's pages, from the first to the last. Places are added up in segments of 256, and the segments
 in order (the online softmax of Milakov and Gimelshein 2018, in float32). If a GPU has more multiprocessors than there
 are rows and key heads, each segment has its own program, and a second kernel adds the segments: the same sums in the
 same brackets, so the choice does not change the bits.
@@ -18,7 +18,7 @@ from assay.base.shapes import Float, Float32, Int32, Int64
 from assay.models.kernels.paged_attention import PAGE_PLACES
 
 PAGES_PER_SEGMENT = 4
-SEGMENT_PLACES = PAGES_PER_SEGMENT * PAGE_PLACES
+"""Changing it changes the bits."""
 FULL_GPU = 132
 """Programs that fill a GPU: the multiprocessors of an H100 or H200."""
 MIN_QUERIES = 16
@@ -49,6 +49,8 @@ def attend_to_pages(
         "QUERIES": max(MIN_QUERIES, triton.next_power_of_2(num_heads // num_kv_heads)),
         "WIDTH": triton.next_power_of_2(width),
     }
+    # Without fused multiply-adds, both kernels round the sums of segments alike.
+    options = {"num_warps": 4, "enable_fp_fusion": False}
     parts = _empty_parts(query, num_segments) if is_split else (output, output, output)
     tensors = [query, new_key, new_value, key_pages, value_pages, page_table, positions]
     assert key_pages.shape == value_pages.shape and key_pages.shape[2] == PAGE_PLACES, (
@@ -67,7 +69,7 @@ def attend_to_pages(
         PAGES_PER_SEGMENT=PAGES_PER_SEGMENT,
         IS_SPLIT=is_split,
         PRODUCT_IN_FLOAT32=key_pages.dtype == torch.float32 or triton.knobs.runtime.interpret,
-        num_warps=4,
+        **options,
     )
     if is_split:
         _combine_kernel[(num_rows, num_kv_heads)](
@@ -76,8 +78,8 @@ def attend_to_pages(
             *parts,
             num_segments,
             **sizes,
-            SEGMENT_PLACES=SEGMENT_PLACES,
-            num_warps=4,
+            SEGMENT_PLACES=PAGES_PER_SEGMENT * PAGE_PLACES,
+            **options,
         )
     return output
 

@@ -17,13 +17,14 @@ from unit.models.kernels.test_logits import DEVICE
 from unit.models.kernels.test_logits import pytestmark as pytestmark
 
 WIDTH, ENTRIES = 8, 37
-CHUNK = 16
+CHUNK = 4
 
 
 @pytest.fixture(autouse=True)
 def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Switches between the kernels, which come first, and plain torch code."""
     monkeypatch.setattr(fused_head, "CHUNK_TOKENS", CHUNK)
+    monkeypatch.setattr(fused_head, "MIN_CHUNK_TOKENS", 2)
 
     def switch(is_fused: bool) -> None:
         monkeypatch.setattr(head, "runs_triton", lambda tensor: is_fused)
@@ -56,7 +57,7 @@ def scores_and_gradients(tensors: Any, *, wants_entropies: bool) -> list[Tensor]
 
 
 # No tokens; fewer than a chunk; exactly one; two with a padded one behind them.
-@pytest.mark.parametrize("num_tokens", [0, 3, CHUNK, 2 * CHUNK + 5])
+@pytest.mark.parametrize("num_tokens", [0, 3, CHUNK, 2 * CHUNK + 1])
 @pytest.mark.parametrize(("has_bias", "wants_entropies"), [(False, True), (True, True), (True, False)])
 def test_scores_and_gradients_are_those_of_plain_code(
     num_tokens: int, has_bias: bool, wants_entropies: bool, fused: Callable[[bool], None]
@@ -70,7 +71,7 @@ def test_scores_and_gradients_are_those_of_plain_code(
         torch.testing.assert_close(mine, plain, rtol=2e-6, atol=4e-6)
 
 
-@pytest.mark.parametrize("num_tokens", [0, CHUNK, 2 * CHUNK + 5])
+@pytest.mark.parametrize("num_tokens", [0, CHUNK, 2 * CHUNK + 1])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_one_pass_has_the_loss_and_gradients_of_two(num_tokens: int, has_bias: bool) -> None:
     tensors = inputs(num_tokens, has_bias=has_bias)
@@ -112,7 +113,7 @@ def test_frozen_weights_get_no_gradient_and_no_sum() -> None:
 
 
 def test_under_autocast_logits_are_bfloat16_and_scores_float32(fused: Callable[[bool], None]) -> None:
-    tensors = inputs(2 * CHUNK + 5)
+    tensors = inputs(2 * CHUNK + 1)
     found: list[list[Tensor]] = []
     for is_fused in (True, False):
         fused(is_fused)
@@ -131,8 +132,8 @@ def test_under_autocast_logits_are_bfloat16_and_scores_float32(fused: Callable[[
 def test_a_tokens_scores_do_not_depend_on_the_number_of_tokens() -> None:
     states, weight, _, targets = inputs(3 * CHUNK)
     whole = head_scores(states, weight, None, targets)
-    part = head_scores(states[: CHUNK + 3], weight, None, targets[: CHUNK + 3])
-    assert all(torch.equal(mine, all_[: CHUNK + 3]) for mine, all_ in zip(part, whole, strict=True))
+    part = head_scores(states[: CHUNK + 1], weight, None, targets[: CHUNK + 1])
+    assert all(torch.equal(mine, all_[: CHUNK + 1]) for mine, all_ in zip(part, whole, strict=True))
 
 
 def test_large_vocabularies_have_chunks_of_half_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,6 @@ def test_large_vocabularies_have_chunks_of_half_the_tokens(monkeypatch: pytest.M
     monkeypatch.setattr(
         fused_head, "score_logits", lambda logits, *args: (shapes.append(logits.shape), launch(logits, *args))
     )
-    monkeypatch.setattr(fused_head, "MIN_CHUNK_TOKENS", 1)
     states, weight, _, targets = inputs(CHUNK + 1)
     head_scores(states, weight, None, targets)
     monkeypatch.setattr(fused_head, "LARGE_VOCABULARY", ENTRIES - 1)

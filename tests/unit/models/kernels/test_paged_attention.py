@@ -1,6 +1,5 @@
 """Attention over pages beside float64, of plain torch code and of the kernel: see `test_logits` for where it runs."""
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,12 +12,8 @@ from no_host_waits import NoHostWaits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Attention = Callable[..., Tensor]
-FORMS = [
-    "plain",
-    pytest.param("kernel", marks=pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton")),
-]
-LENGTHS = (1, 64, 65, 300, 513)
-"""Places of the rows: one, a page, one more, two segments, three."""
+LENGTHS = (1, 64, 65, 150, 257)
+"""Places of the rows: one, a page, one more, two segments of two pages, three."""
 
 
 class Step(NamedTuple):
@@ -42,13 +37,17 @@ class Step(NamedTuple):
         return self.clone()._replace(**by_row)
 
 
-@pytest.fixture(params=FORMS)
-def attention(request: pytest.FixtureRequest) -> Attention:
-    if request.param == "plain":
-        return paged_attention
-    from assay.models.kernels.paged_attention_kernel import attend_to_pages
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The kernel's module, with segments of two pages."""
+    module = pytest.importorskip("assay.models.kernels.paged_attention_kernel")
+    monkeypatch.setattr(module, "PAGES_PER_SEGMENT", 2)
+    return module
 
-    return attend_to_pages
+
+@pytest.fixture(params=["plain", "kernel"])
+def attention(request: pytest.FixtureRequest) -> Attention:
+    return paged_attention if request.param == "plain" else request.getfixturevalue("kernel").attend_to_pages
 
 
 def step(
@@ -102,7 +101,7 @@ def reference(step: Step) -> Tensor:
 
 
 def assert_close(output: Tensor, expected: Tensor) -> None:
-    # float32: sums of up to 513 places. bfloat16: factors of 8 bits; values are of size 1, and their mean smaller.
+    # float32: sums of up to 257 places. bfloat16: factors of 8 bits; values are of size 1, and their mean smaller.
     tolerance = 3e-6 if output.dtype == torch.float32 else 2**-6
     torch.testing.assert_close(output.double().cpu(), expected, rtol=0, atol=tolerance)
 
@@ -130,41 +129,35 @@ def test_the_newest_key_and_value_are_written_and_nothing_else(attention: Attent
     assert all(torch.equal(a, b) for a, b in zip(found[:-1], expected[:-1], strict=True))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_next_step_reads_what_this_one_wrote(form: str) -> None:
-    attend = paged_attention
-    if form == "kernel":
-        from assay.models.kernels.paged_attention_kernel import attend_to_pages as attend
+def test_the_next_step_reads_what_this_one_wrote(attention: Attention) -> None:
     first = step((64, 10, 130), dtype=torch.bfloat16)
     second = step((65, 11, 131), dtype=torch.bfloat16)
     pages = {"key_pages": first.key_pages, "value_pages": first.value_pages}
     second = second._replace(**pages, page_table=torch.cat([first.page_table, first.page_table[:, :1]], dim=1)[:, :3])
-    attend(*first)
-    assert_close(attend(*second.clone()), reference(second))
+    attention(*first)
+    assert_close(attention(*second.clone()), reference(second))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_alone_has_the_bits_that_it_has_among_others(dtype: torch.dtype) -> None:
-    attend = pytest.importorskip("assay.models.kernels.paged_attention_kernel").attend_to_pages
-    case = step(dtype=dtype)
-    together = attend(*case.clone())
+def test_a_row_alone_has_the_bits_that_it_has_among_others(kernel: Any) -> None:
+    case = step(dtype=torch.bfloat16)
+    together = kernel.attend_to_pages(*case.clone())
     for row in range(len(LENGTHS)):
         rows = slice(row, row + 1)
-        assert torch.equal(attend(*case.rows(rows)), together[rows])
+        assert torch.equal(kernel.attend_to_pages(*case.rows(rows)), together[rows])
         fewer = case.rows(rows)
         used = LENGTHS[row] // PAGE_PLACES + 1
-        assert torch.equal(attend(*fewer._replace(page_table=fewer.page_table[:, :used])), together[rows])
+        assert torch.equal(
+            kernel.attend_to_pages(*fewer._replace(page_table=fewer.page_table[:, :used])), together[rows]
+        )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_whether_segments_have_their_own_programs_does_not_change_bits(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = pytest.importorskip("assay.models.kernels.paged_attention_kernel")
-    case = step(dtype=dtype, heads=(6, 2))
-    split = module.attend_to_pages(*case.clone())
-    monkeypatch.setattr(module, "FULL_GPU", 0)
-    assert torch.equal(module.attend_to_pages(*case.clone()), split)
+    case = step(heads=(6, 2))
+    split = kernel.attend_to_pages(*case.clone())
+    monkeypatch.setattr(kernel, "FULL_GPU", 0)
+    assert torch.equal(kernel.attend_to_pages(*case.clone()), split)
 
 
 def test_large_scores_do_not_overflow(attention: Attention) -> None:
