@@ -319,9 +319,9 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
         raise ConfigError(f"{solved}: this is a plan of '{found.program}', not of '{file.program.name}'.")
     if found.program_sha256 != file.program.digest():
         broken = [
-            violation for violation in plan_problems(file.program, found) if not violation.rule.startswith("plan.")
+            violation for violation in plan_problems(file.program, found) if not violation.key.startswith("plan.")
         ]
-        what = f" It now breaks {broken[0].rule}: {broken[0].message}." if broken else ""
+        what = f" It now breaks {broken[0].key}: {broken[0].message}." if broken else ""
         click.secho(f"warning: {path} has changed since {solved} was written.{what}", err=True, fg="yellow")
     return file, found
 

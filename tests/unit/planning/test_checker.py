@@ -19,7 +19,7 @@ def tampered(plan: Plan, name: str, **changes: Any) -> Plan:
 
 
 def broken_rules(program: Program, plan: Plan) -> set[str]:
-    return {violation.rule for violation in plan_problems(program, plan)}
+    return {violation.key for violation in plan_problems(program, plan)}
 
 
 def held(plan: Plan, *holds: tuple[tuple[int, int], ...], devices: int = 8) -> Plan:

@@ -29,7 +29,7 @@ MAX_DAYS = 3640
 
 
 class ProgramProblem(NamedTuple):
-    """A problem of a program."""
+    """A rule that a program or its plan breaks."""
 
     key: str
     """Dotted key of the program."""

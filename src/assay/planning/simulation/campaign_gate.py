@@ -41,30 +41,20 @@ _VARIANCES = 96
 """Number of seed variances at which the clauses are solved; between them they are interpolated linearly."""
 
 
-class CampaignOutcome(NamedTuple):
-    """The campaign's decision in each sample, at the look that ended it."""
-
-    verdict: NDArray[np.str_]
-    estimate: Float64[np.ndarray, " sample"]
-    """Estimated gain, in points."""
-    num_seeds: NDArray[np.int64]
-    """Seeds of each arm at that look."""
-
-
 def simulate_campaign(
     program: Program,
     evidence: Evidence,
     scores: Float64[np.ndarray, "seed sample"],
     shares: Float64[np.ndarray, "guardrail sample"],
     failing: Float64[np.ndarray, "mode sample"],
-) -> CampaignOutcome:
-    """Decide every sample. `scores` are each seed's gains over all items, in points; `shares` and `failing`
-    are uniform numbers for each guardrail and failure mode, of which a larger one is a worse result."""
+) -> tuple[NDArray[np.str_], Float64[np.ndarray, " sample"]]:
+    """Return each sample's verdict and estimated gain in points, at the look that ended it. `scores` are each seed's
+    gains over all items, in points; `shares` and `failing` are uniform numbers for each guardrail and failure mode, of
+    which a larger one is a worse result."""
     assert evidence.rule is not None, "a gate without a campaign's rule is judged by its own thresholds"
     num_seeds, num_samples = scores.shape
     verdict, is_open = np.full(num_samples, "narrow"), np.ones(num_samples, bool)
     estimate = scores.mean(axis=0) if num_seeds else np.full(num_samples, np.nan)
-    ended = np.full(num_samples, num_seeds)
     design = _Design(evidence.rule, *_noise(program, evidence.benchmark), num_seeds)
     for look in design.plan().gate_seeds if num_seeds >= design.fewest_seeds() else ():
         mean, error = design.seen(scores[:look].T / POINTS)
@@ -74,10 +64,10 @@ def simulate_campaign(
         look_verdict = np.where((mean < bounds.stops) | is_frequent, "stop", "narrow")
         look_verdict = np.where((mean >= bounds.scales) & is_harmless & is_rare, "pass", look_verdict)
         ends = is_open & ((look_verdict != "narrow") | (mean < bounds.ends))
-        verdict[ends], ended[ends] = look_verdict[ends], look
+        verdict[ends] = look_verdict[ends]
         estimate = np.where(is_open, mean * POINTS, estimate)
         is_open &= ~ends
-    return CampaignOutcome(verdict, estimate, ended)
+    return verdict, estimate
 
 
 def components_of(program: Program, benchmark: str) -> VarianceComponents:

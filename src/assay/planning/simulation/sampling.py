@@ -442,8 +442,7 @@ def _look(
             np.reshape([sampler.uniform(kind, name, clause.benchmark) for clause in clauses], (len(clauses), len(gain)))
             for kind, clauses in (("guardrail", evidence.rule.guardrails), ("safety", evidence.rule.safety))
         )
-        outcome = simulate_campaign(compiled.program, evidence, scores, *clause_samples)
-        verdict, estimate = outcome.verdict, outcome.estimate
+        verdict, estimate = simulate_campaign(compiled.program, evidence, scores, *clause_samples)
     else:
         verdict = _by_thresholds(evidence, estimate, is_last=is_last)
     runs = compiled.indices(evidence.runs)

@@ -65,26 +65,16 @@ LEAST_HELP = 0.002
 
 def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Document:
     """Return what is done when, by whom and on how many devices, and what was given up for safety."""
-    program = report.offered.program
-    return Document(
-        name="execution-plan",
-        title=program.title,
-        kind="execution plan",
-        subtitle=date_range_text(program),
-        verdict=offer_verdict(report),
-        tiles=offer_tiles(report, price),
-        sections=[
-            *summary_sections(report, price),
-            *_missed(report),
-            Section("Schedule", list(_weeks(report))),
-            Section("Who does what, when", [_activities(report)]),
-            Section("Scope", list(_scope(report.offered))),
-            Section("Which experiment next", list(_ladder(report))),
-            Section("What if", list(_questions(report))),
-        ],
-        footer=FOOT,
-        links=DOCUMENT_LINKS,
-    )
+    sections = [
+        *summary_sections(report, price),
+        *_missed(report),
+        Section("Schedule", list(_weeks(report))),
+        Section("Who does what, when", [_activities(report)]),
+        Section("Scope", list(_scope(report.offered))),
+        Section("Which experiment next", list(_ladder(report))),
+        Section("What if", list(_questions(report))),
+    ]
+    return _document(report, "execution plan", offer_verdict(report), offer_tiles(report, price), sections)
 
 
 def stage_gates(report: OfferReport) -> Document:
@@ -92,83 +82,81 @@ def stage_gates(report: OfferReport) -> Document:
     program, offer = report.offered.program, report.offered.offer
     saved = sum(line.device_hours_saved for line in report.stages)
     gates = [item for item in offer.plan.items if item.name in program.gates]
-    return Document(
-        name="stage-gates",
-        title=f"Stage gates: {program.title}",
-        kind="stage gates",
-        subtitle=date_range_text(program),
-        verdict=Verdict(
-            "open",
-            number_of(len(gates), "gate"),
-            f"The program ends with {verdicts_text(offer)}: it scales if it passes every gate, and stops if one gate "
-            f"stops it. Stopping early saves {saved:,.0f} device-hours on average.",
-        ),
-        tiles=[
-            Fact(
-                program.gates[item.name].title.split(":")[0],
-                program.calendar.date_text(item.end_h),
-                f"if undisturbed; {_shares_text(report, item.name)}",
-            )
-            for item in gates
-        ],
-        sections=[
-            *_pilot(program),
-            Section("Verdicts and value of each gate", list(_worth(report))),
-            *(Section(program.gates[item.name].title, list(_gate(report, item))) for item in gates),
-            Section("Conditions that end it at any time", [_stops(program)]),
-        ],
-        footer=FOOT,
-        links=DOCUMENT_LINKS,
+    verdict = Verdict(
+        "open",
+        number_of(len(gates), "gate"),
+        f"The program ends with {verdicts_text(offer)}: it scales if it passes every gate, and stops if one gate "
+        f"stops it. Stopping early saves {saved:,.0f} device-hours on average.",
     )
+    tiles = [
+        Fact(
+            program.gates[item.name].title.split(":")[0],
+            program.calendar.date_text(item.end_h),
+            f"if undisturbed; {_shares_text(report, item.name)}",
+        )
+        for item in gates
+    ]
+    sections = [
+        *_pilot(program),
+        Section("Verdicts and value of each gate", list(_worth(report))),
+        *(Section(program.gates[item.name].title, list(_gate(report, item))) for item in gates),
+        Section("Conditions that end it at any time", [_stops(program)]),
+    ]
+    return _document(report, "stage gates", verdict, tiles, sections, about="Stage gates")
 
 
 def raci(report: OfferReport) -> Document:
     """Return who is responsible and accountable for each stage, who is consulted, and who is informed."""
     program = report.offered.program
     accountable = {stage.owners.accountable for stage in program.stages.values()}
-    return Document(
-        name="raci",
-        title=f"Responsibilities: {program.title}",
-        kind="RACI",
-        subtitle=date_range_text(program),
-        verdict=Verdict(
-            "good",
-            "every stage has one accountable owner",
-            f"{number_of(len(program.stages), 'stage')}; accountable: "
-            f"{', '.join(sorted(owner_text(program, name) for name in accountable))}.",
-        ),
-        tiles=[
-            Fact(program.title_of(name), f"{role.fte:g}", "full-time equivalents")
-            for name, role in program.team.items()
-        ],
-        sections=[
-            Section("By stage", list(_responsibilities(program))),
-            Section("Risk owners", [_risk_owners(program)]),
-        ],
-        footer=FOOT,
-        links=DOCUMENT_LINKS,
+    verdict = Verdict(
+        "good",
+        "every stage has one accountable owner",
+        f"{number_of(len(program.stages), 'stage')}; accountable: "
+        f"{', '.join(sorted(owner_text(program, name) for name in accountable))}.",
     )
+    tiles = [
+        Fact(program.title_of(name), f"{role.fte:g}", "full-time equivalents") for name, role in program.team.items()
+    ]
+    sections = [
+        Section("By stage", list(_responsibilities(program))),
+        Section("Risk owners", [_risk_owners(program)]),
+    ]
+    return _document(report, "RACI", verdict, tiles, sections, about="Responsibilities")
 
 
 def risk_register(report: OfferReport, price: HourPrice | None = None) -> Document:
     """Return risks by cost, with their mitigations, and what drives date and cost."""
-    program, offer = report.offered.program, report.offered.offer
+    sections = [
+        Section("Risks", [_register(report.offered.program, report.register), *_mitigations(report)]),
+        Section("Distribution of date and cost", [date_figure(report), cost_figure(report)]),
+        Section("What date and budget depend on", [_drivers_figure(report)]),
+        Section("Device-hours by stage", [_stages(report)]),
+    ]
+    return _document(
+        report, "risk register", _risk_verdict(report), offer_tiles(report, price), sections, about="Risks"
+    )
+
+
+def _document(
+    report: OfferReport,
+    kind: str,
+    verdict: Verdict,
+    tiles: Sequence[Fact],
+    sections: Sequence[Section],
+    *,
+    about: str = "",
+) -> Document:
+    """Return a document of an offer; `about` stands before the program's title."""
+    program = report.offered.program
     return Document(
-        name="risk-register",
-        title=f"Risks: {program.title}",
-        kind="risk register",
+        name=kind.lower().replace(" ", "-"),
+        title=f"{about}: {program.title}" if about else program.title,
+        kind=kind,
         subtitle=date_range_text(program),
-        verdict=_risk_verdict(report),
-        tiles=offer_tiles(report, price),
-        sections=[
-            Section("Risks", [_register(program, report.register), *_mitigations(report)]),
-            Section("Distribution of date and cost", [date_figure(report), cost_figure(report)]),
-            Section(
-                "What date and budget depend on",
-                [tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples)],
-            ),
-            Section("Device-hours by stage", [_stages(report)]),
-        ],
+        verdict=verdict,
+        tiles=tiles,
+        sections=sections,
         footer=FOOT,
         links=DOCUMENT_LINKS,
     )
@@ -182,9 +170,12 @@ def _missed(report: OfferReport) -> Iterator[Section]:
     draw = {"date": date_figure, "budget": cost_figure}
     figures: list[Block] = [draw[what](report) for what in missed_targets(report.offered.offer)]
     if figures:
-        now = report.offered.offer.safety.p_on_time
-        figures.append(tornado_figure(report.drivers, now=now, num_samples=report.num_few_samples))
-        yield Section("Why a target is missed", figures)
+        yield Section("Why a target is missed", [*figures, _drivers_figure(report)])
+
+
+def _drivers_figure(report: OfferReport) -> Figure:
+    now = report.offered.offer.safety.p_on_time
+    return tornado_figure(report.drivers, now=now, num_samples=report.num_few_samples)
 
 
 def date_figure(report: OfferReport) -> Figure:

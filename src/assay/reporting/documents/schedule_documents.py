@@ -173,7 +173,7 @@ def _proofs(program: Program, plan: Plan, *, is_in_progress: bool, is_replan: bo
         return
     broken = plan_problems(program, plan)
     if broken:
-        yield Listing([Cell(f"broken limit {problem.rule}: {problem.message}", "bad") for problem in broken])
+        yield Listing([Cell(f"broken limit {problem.key}: {problem.message}", "bad") for problem in broken])
     else:
         yield Paragraph("Confirmed hour by hour by a checker that shares no code with the solver.")
 
