@@ -389,9 +389,9 @@ class CampaignConfig(FrozenConfig):
         ]
         return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
 
+    @property
     def differing_clusters(self) -> dict[str, str | None]:
-        """Return the cluster columns of primary benchmarks on different rows of a split; empty if they share
-        all rows."""
+        """Cluster columns of primary benchmarks on different rows of a split; empty if they share all rows."""
         primary = [
             benchmark
             for benchmark in self.benchmarks

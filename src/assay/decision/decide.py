@@ -17,15 +17,12 @@ from typing import Any
 import numpy as np
 
 from assay.decision.candidate import warning_of_patch
-from assay.decision.config import CampaignConfig, PredictionsBenchmark
+from assay.decision.config import CampaignConfig, Candidate, PredictionsBenchmark
 from assay.decision.facts import BenchmarkFacts, Facts, Floats
 from assay.decision.gates import (
-    OF_THE_GAIN,
     GateOutcomes,
-    blocking_clause,
     judge_gates,
     recommended,
-    undeclared_clauses,
     without_holdout,
 )
 from assay.decision.more_evidence import last_look
@@ -33,7 +30,6 @@ from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 from assay.records.statement import Statement
 from assay.statistics.campaign.rule import CampaignRule, least_scaling_effect
-from assay.statistics.effect import estimate_of
 from assay.statistics.power import detectable_by
 from assay.statistics.seeds.outliers import is_underdispersed, outlier_runs
 from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds
@@ -47,7 +43,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
     """Return the decision on one candidate: a function of the declared campaign and the facts."""
     found = judge_gates(config, facts)
     candidate = config.candidate(facts.candidate)
-    blocking = _blocking(found) if found.recommendation == "narrow" else None
+    blocking = found.blocking if found.recommendation == "narrow" else None
     cheapest = blocking.more if blocking is not None and blocking.more and blocking.more.would_help() else None
     flips, num_variations = flips_of(config, facts, recommendation=found.recommendation)
     right = _of_all_rows(config, facts, "correct")
@@ -64,10 +60,10 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         can_decide=_can_decide(facts, found, blocking),
         is_final=_is_final(config, facts, found),
         look=facts.look,
-        undeclared=undeclared_clauses(config),
+        undeclared=found.undeclared,
         look_number=1 + config.all_looks.index(facts.num_seeds) if facts.look.is_gate else 0,
         num_looks=len(config.all_looks),
-        effect=estimate_of(facts.composite),
+        effect=facts.estimate,
         unit=facts.unit,
         relative=_relative(facts),
         left_out_seeds=_left_out_seeds(facts),
@@ -92,7 +88,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         risks=tuple(_risks(config, facts, found.recommendation)),
         dissent=tuple(_dissent(config, facts, found.recommendation)),
         objections=config.dissent,
-        warnings=tuple(_warnings(config, facts)),
+        warnings=tuple(_warnings(config, facts, candidate)),
         baseline_recipe_sha256=baseline[0].recipe_sha256,
         candidate_recipe_sha256=treated[0].recipe_sha256,
     )
@@ -116,17 +112,9 @@ def _is_final(config: CampaignConfig, facts: Facts, found: GateOutcomes) -> bool
     return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
 
 
-def _blocking(found: GateOutcomes) -> Clause | None:
-    """Return the clause that blocks scaling; if the design is inconclusive, fixing other clauses does not help."""
-    if not found.is_inconclusive:
-        return blocking_clause(found.scale.clauses)
-    of_gain = [clause for clause in found.scale.clauses if clause.type in OF_THE_GAIN]
-    return blocking_clause(of_gain) or blocking_clause(found.gates[1].clauses)
-
-
 def _decided_by(found: GateOutcomes, blocking: Clause | None) -> str:
     """Return the gate, and the clause that it goes by: `gate stop: too small`."""
-    if (stopped := found.passed_stop()) is not None:
+    if (stopped := found.passed_stop) is not None:
         return f"gate {stopped[0].gate}: {stopped[1].name}"
     return "gate scale" if blocking is None else f"gate scale: {blocking.name}"
 
@@ -391,15 +379,14 @@ def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendatio
 # What may invalidate the evidence; no verdict depends on it: the reader decides whether a run crashed
 
 
-def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[Statement]:
-    candidate = config.candidate(facts.candidate)
+def _warnings(config: CampaignConfig, facts: Facts, candidate: Candidate) -> Iterator[Statement]:
     if (of_patch := warning_of_patch(candidate.name, candidate.patch)) is not None:
         yield of_patch
     for guardrail in config.rule.guardrails:
         found = facts.benchmarks[guardrail.benchmark]
         if found.unit == "share" and not (found.baseline.any() or found.candidate.any()):
             yield _statement("guardrail at zero", benchmark=found.name)
-    columns = config.differing_clusters()
+    columns = config.differing_clusters
     if len({*columns.values()}) > 1:
         yield _statement("clusters differ", columns=columns)
     yield from _seed_warnings(config, facts)

@@ -196,6 +196,11 @@ class Facts(NamedTuple):
         return self.breadth.composite
 
     @property
+    def estimate(self) -> Estimate:
+        """The primary effect with its 95% interval."""
+        return estimate_of(self.composite)
+
+    @property
     def primary(self) -> list[BenchmarkFacts]:
         return [self.benchmarks[name] for name in self.breadth.of_benchmarks]
 
@@ -258,12 +263,13 @@ def facts_of(
     """
     _refuse_unpaired(config.name, runs)
     primary = {name: found[name] for name in config.rule.primary}
+    unit = _one_unit(primary)
     return Facts(
         candidate=candidate,
         look=look,
         benchmarks=dict(found),
         breadth=_breadth(list(primary.values()), config.rule.over_seeds),
-        unit=_one_unit(primary),
+        unit=unit,
         over_seeds=config.rule.over_seeds,
         runs=tuple(runs),
         budget_s=config.budget_device_hours * 3600.0,
@@ -368,7 +374,7 @@ def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadt
         {benchmark.name: benchmark.weights for benchmark in primary},
         None if len(known) < len(primary) else joint_clusters(known),
         largest={benchmark.name: _largest_difference(benchmark.unit) for benchmark in primary},
-    ).within(_largest_mean_difference(primary[0].unit))
+    ).within(primary[0].effect.limit)
     if over_seeds == "mean":
         return found
     return found._replace(composite=trimmed_effect(found.composite, by_seed))

@@ -72,17 +72,28 @@ class GateOutcomes(NamedTuple):
     """Whether the last look would scale a clear gain."""
     is_inconclusive: bool
     """Whether `narrow` is final: the design lacks power, and no later look would change it."""
+    undeclared: tuple[str, ...]
+    """The clauses that `scale` could have, and this campaign does not declare."""
 
     @property
     def scale(self) -> GateResult:
         return self.gates[0]
 
+    @property
     def passed_stop(self) -> tuple[GateResult, Clause] | None:
-        """Return the first gate that stops the candidate, and the clause that made it pass."""
+        """The first gate that stops the candidate, and the clause that made it pass."""
         for gate in self.gates[1:]:
             if gate.verdict == "pass":
                 return gate, next(clause for clause in gate.clauses if clause.verdict == "pass")
         return None
+
+    @property
+    def blocking(self) -> Clause | None:
+        """The clause that blocks scaling; if the design is inconclusive, fixing other clauses does not help."""
+        if not self.is_inconclusive:
+            return blocking_clause(self.scale.clauses)
+        of_gain = [clause for clause in self.scale.clauses if clause.type in OF_THE_GAIN]
+        return blocking_clause(of_gain) or blocking_clause(self.gates[1].clauses)
 
 
 def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> GateOutcomes:
@@ -96,7 +107,8 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
         for item in found.stop_clauses
     ]
     gates = (_scale_gate([*gain, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
-    return GateOutcomes(_recommended(found), gates, bool(found.has_power), bool(found.is_inconclusive))
+    has_power, is_inconclusive = bool(found.has_power), bool(found.is_inconclusive)
+    return GateOutcomes(_recommended(found), gates, has_power, is_inconclusive, _undeclared(config))
 
 
 def recommended(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> Recommendation:
@@ -114,8 +126,7 @@ def without_holdout(config: CampaignConfig) -> CampaignConfig:
     return config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
 
 
-def undeclared_clauses(config: CampaignConfig) -> tuple[str, ...]:
-    """Return the clauses that `scale` could have, and this campaign does not declare."""
+def _undeclared(config: CampaignConfig) -> tuple[str, ...]:
     rule = config.rule
     declared = {
         **dict.fromkeys(OF_SEVERAL, len(rule.primary) > 1),

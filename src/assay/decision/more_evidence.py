@@ -199,10 +199,11 @@ def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
 
 
 def _can_speak(open_: Mapping[str, float], facts: Facts, seeds: int, items_factor: float = 1.0) -> bool:
-    return all(
-        is_sized(standard_error_at(seeds, facts.benchmarks[name].harm.effect, facts, items_factor=items_factor), margin)
-        for name, margin in open_.items()
-    )
+    errors = {
+        name: standard_error_at(seeds, facts.benchmarks[name].harm.effect, facts, items_factor=items_factor)
+        for name in open_
+    }
+    return all(is_sized(errors[name], margin) for name, margin in open_.items())
 
 
 def _has_items(name: str, factor: int, facts: Facts) -> bool:

@@ -91,9 +91,9 @@ def scored_predictions(
     chosen = predictions.filter(selected_rows(benchmark, predictions))
     if not chosen.num_rows:
         raise empty_selection_error(benchmark, predictions)
-    definition = definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
     metric, scores = _scored(benchmark, chosen, evaluation)
-    items = items_table(_items(benchmark, chosen, scores))
+    item_scores = _items(benchmark, chosen, scores)
+    items = items_table(item_scores)
     found = summarise(items, metric.unit)
     result = BenchmarkResult(
         run_id=evaluation.run_id,
@@ -102,7 +102,7 @@ def scored_predictions(
         step=evaluation.step,
         weights_digest=evaluation.weights_digest,
         benchmark=benchmark.name,
-        benchmark_sha256=definition,
+        benchmark_sha256=definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split),
         grader_sha256=sha256_of_json({"score": benchmark.score}),
         prompt_sha256=sha256_of_json("the row itself"),
         num_items=items.num_rows,

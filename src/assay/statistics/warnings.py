@@ -206,13 +206,6 @@ def warnings_of_pair(
         yield Warned("methods differ", {"candidate": candidate, "baseline": baseline, "methods": methods})
 
 
-def warnings_of_clusters(columns: Mapping[str, str | None]) -> list[Warned]:
-    """Warn if benchmarks on different rows of one split use different cluster columns."""
-    if len({*columns.values()}) < 2:
-        return []
-    return [Warned("clusters differ", {"columns": columns})]
-
-
 def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     """Warn if validation rows were trained on."""
     if not num_validation or leaking / num_validation < LEAK_SHARE:

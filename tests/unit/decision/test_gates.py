@@ -31,7 +31,7 @@ def test_a_broad_gain_passes_every_clause(config_of, facts_of):
     found = judge_gates(config, facts_of(config, BROAD))
     assert found.recommendation == "scale"
     assert {clause.verdict for clause in found.scale.clauses} == {"pass"}
-    assert found.passed_stop() is None
+    assert found.passed_stop is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_recommendation_is_what_the_gates_verdicts_say(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.02}]))
     for gains in (BROAD, {}, {"code": 0.05}, {**BROAD, "refusals": -0.05}, {"code": 0.02, "prose": 0.02}):
         found = judge_gates(config, facts_of(config, gains))
-        stopped, passed = found.passed_stop() is not None, found.scale.verdict == "pass"
+        stopped, passed = found.passed_stop is not None, found.scale.verdict == "pass"
         assert found.recommendation == ("stop" if stopped else "scale" if passed else "narrow")
 
 
@@ -146,7 +146,7 @@ def test_a_rollback_gate_that_passes_stops_and_says_so(config_of, facts_of):
     config = config_of(gates=[{"name": "deployed", "then": "rollback", "conditions": [condition]}])
     found = judge_gates(config, facts_of(config, {**BROAD, "refusals": -0.05}))
     assert found.recommendation == "stop"
-    stopped = found.passed_stop()
+    stopped = found.passed_stop
     assert stopped is not None and (stopped[0].gate, stopped[0].then) == ("deployed", "rollback")
     assert judge_gates(config, facts_of(config, BROAD)).recommendation == "scale"
 
@@ -388,7 +388,7 @@ def test_a_guardrail_of_400_items_that_do_not_differ_rules_out_one_point_and_not
 def test_harm_on_one_item_of_four_hundred_is_no_reason_to_stop(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.0001}]))
     found = judge_gates(config, facts_of(config, BROAD, failures={"refusals": 1}))
-    assert (_clauses(found)["guardrail: refusals"].verdict, found.passed_stop()) == ("undecided", None)
+    assert (_clauses(found)["guardrail: refusals"].verdict, found.passed_stop) == ("undecided", None)
 
 
 def _guardrail_verdict(config, facts_of, gains=None, **how):

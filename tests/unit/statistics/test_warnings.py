@@ -29,7 +29,6 @@ from assay.statistics.warnings import (
     StepSeries,
     Warned,
     spikes_of,
-    warnings_of_clusters,
     warnings_of_cuts,
     warnings_of_leaks,
     warnings_of_model,
@@ -176,13 +175,6 @@ def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
     assert "12.1% of the rows are held out (10.1% without copies of training rows), 20% of" in warning_text(found)
     assert warnings_of_split(190, 1000, target_share=0.2) == warnings_of_split(235, 1000, target_share=0.2) == []
     assert [warning.rule for warning in warnings_of_split(250, 1000, target_share=0.2)] == ["uneven split"]
-
-
-def test_benchmarks_that_count_by_different_columns_are_named():
-    (found,) = warnings_of_clusters({"right": "author", "sure": None})
-    assert found.rule == "clusters differ"
-    assert warning_text(found).startswith("right by author, sure by row: only the noise")
-    assert warnings_of_clusters({"right": "author", "sure": "author"}) == warnings_of_clusters({}) == []
 
 
 def test_the_list_in_the_documents_holds_every_warning_with_its_rule():

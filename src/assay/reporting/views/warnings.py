@@ -230,7 +230,6 @@ _SENTENCES: Mapping[tuple[str, str], str] = {
     "rows), {target:share} of the groups were requested.",
     ("label leakage", ""): "column '{column}' alone predicts the label of {share:share} of the rows, where the most "
     "common class has {majority:share}: is it known before the label is?",
-    ("clusters differ", ""): "{listed}: only the noise of rows that both contain counts as shared.",
 }
 """By rule and case."""
 
@@ -267,9 +266,7 @@ def hint_text(rule: str) -> str:
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    """Return the steps that stand out, the kinds of failures, or the columns that count rows."""
-    if (columns := values.get("columns")) is not None:
-        return ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
+    """Return the steps that stand out, or the kinds of failures."""
     if (kinds := values.get("kinds")) is not None:
         return ", ".join(f"{percent_text(share)} {kind}" for kind, share in kinds.items())
     # A record has its keys in alphabetical order, and its steps as text.

@@ -16,7 +16,7 @@ from assay.base.errors import ConfigError
 from assay.base.units import duration_text, number_of
 from assay.decision.candidate import warning_of_patch
 from assay.decision.decide import decide
-from assay.records.decision import Decision, Look
+from assay.records.decision import Decision
 from assay.reporting.views.statements import decision_text, statement_text
 from assay.statistics.benchmark_items import load_result
 from assay.statistics.campaign.looks import take_look
@@ -109,13 +109,14 @@ def take_look_at(
     `record_decision`.
     """
     num_seeds = len(baseline_runs)
-    if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
+    recorded = recorded_looks(campaign.folder)
+    if (candidate, num_seeds, is_gate) not in recorded:
         require_suites_as_declared(campaign.record, campaign.config)
-    earlier_looks = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
-    name = (
-        f"look at {number_of(num_seeds, 'seed')}" if is_gate else f"unscheduled look at {number_of(num_seeds, 'seed')}"
-    )
-    look = take_look(campaign.config.look_plan(), earlier_looks, name=name, num_seeds=num_seeds, is_gate=is_gate)
+    # An unscheduled look precedes the gate with as many seeds.
+    earlier = [look for look in sorted(recorded) if look[0] == candidate and look[1:] < (num_seeds, is_gate)]
+    name = f"{'look' if is_gate else 'unscheduled look'} at {number_of(num_seeds, 'seed')}"
+    plan, looks = campaign.config.look_plan(), [recorded[key].look for key in earlier]
+    look = take_look(plan, looks, name=name, num_seeds=num_seeds, is_gate=is_gate)
     facts = gather(campaign, candidate, look, baseline_runs, candidate_runs, scoring)
     return record_decision(campaign, decide(campaign.config, campaign.record, facts), scoring.ledger)
 
@@ -157,9 +158,3 @@ def look_now(campaign: OpenCampaign, scoring: Scoring) -> list[Decision]:
         pairs = baseline[:num_seeds], runs[:num_seeds]
         decisions.append(take_look_at(campaign, candidate.name, *pairs, scoring, is_gate=False))
     return decisions
-
-
-def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
-    """Return the earlier looks at this candidate; an unscheduled look precedes the gate with as many seeds."""
-    looks = [decision.look for decision in recorded_decisions(campaign.folder) if decision.candidate == candidate]
-    return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

@@ -257,7 +257,7 @@ def check_campaign(loaded: LoadedCampaign, clock: Clock) -> CampaignCheck:
         for warning in noise.data_warnings()
     ]
     warnings += [warning for _, lacking in parts for warning in lacking]
-    columns = config.differing_clusters()
+    columns = config.differing_clusters
     if len({*columns.values()}) > 1:
         warnings.append(Statement(code="clusters differ", values={"columns": columns}))
     return CampaignCheck(num_runs, [line for lines, _ in parts for line in lines], warnings)

@@ -113,7 +113,7 @@ def gather(
     facts = facts_of(config, candidate, look, found, [run.record for run in runs], recipe=recipe)
     facts = facts._replace(
         **file_facts(config.rule, base_dir),
-        secondary=tuple(_secondary_facts(campaign, runs, scoring.ledger)),
+        secondary=tuple(_secondary_facts(config.secondary, runs, scoring.ledger)),
         most_items=_most_items(facts, config.open_benchmarks, baseline_runs[0].run),
     )
     scaling = config.rule.scaling
@@ -259,15 +259,17 @@ def _path_in(home: Path, path: Path) -> str:
     return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
 
 
-def _secondary_facts(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Ledger) -> Iterator[BenchmarkFacts]:
+def _secondary_facts(
+    benchmarks: Sequence[PredictionsBenchmark], runs: Sequence[ScoredRun], ledger: Ledger
+) -> Iterator[BenchmarkFacts]:
     """Yield further scores of the rows of the primary benchmarks, if they can be computed; an AUC needs both
     classes."""
-    for benchmark in campaign.config.secondary:
+    for benchmark in benchmarks:
         with suppress(AssayError):
             scored = []
             for run in runs:
                 evaluation = ledger.evaluations(run.record.run_id)[-1]
-                table = predictions_of(campaign.home.run_dir(run.record.run_id), evaluation)
+                table = predictions_of(Path(run.run.run_dir), evaluation)
                 arm, seed = run.record.arm, run.record.seed
                 scored.append(scored_predictions(benchmark, table, evaluation, arm=arm, seed=seed, evaluated_s=0.0))
             results = tuple(result for result, _ in scored)
@@ -447,7 +449,7 @@ def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[Sc
     name = benchmark.benchmark or benchmark.name
     for run in runs:
         run_id = run.record.run_id
-        folders = [] if run_id in opened_here else result_folders(campaign.home.run_dir(run_id))
+        folders = [] if run_id in opened_here else result_folders(Path(run.run.run_dir))
         if any(load_result(folder).benchmark == name for folder in folders):
             return Statement(code="scored before", values={"run_id": run_id})
     return None

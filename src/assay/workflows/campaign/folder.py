@@ -294,8 +294,8 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
         else:
             decision = recorded
     campaign.store.put_if_absent(decision.path(), decision.to_json().encode())
-    ledger.record_decision(decision)
     _keep_known_good(campaign, decision)
+    ledger.record_decision(decision)
     return decision
 
 
