@@ -1,7 +1,7 @@
 """Rollouts of the local engine as they once were: no change may move a token or a bit of a logprob unnoticed.
 
-On the kind of processor that wrote `rollouts.json`, and with its version of torch, every bit is equal. Elsewhere logprobs
-may differ by 1e-4 up to the first other token. A change of the arithmetic that is meant writes the file anew with
+On the kind of processor that wrote `rollouts.json`, and with its version of torch, every bit is equal. Elsewhere
+logprobs may differ by 1e-4 up to the first other token. A change of the arithmetic that is meant writes the file with
 
     ASSAY_RENEW_GOLDEN=1 .venv/bin/pytest -m '' tests/golden/test_rollouts.py
 """

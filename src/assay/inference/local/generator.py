@@ -3,9 +3,10 @@
     prompts --distinct ones of one padded length together--> prefixes --a free slot--> tile
     tile: one token of each slot a step --sample--> the next --end token, stop string, max_tokens--> Rollout
 
-The network is transformers' own with a cache of slots. All state that changes from token to token is an array with an
-entry for each slot. A prompt is prefilled without its last token, which is the tile's first input, so all logits come
-from the tile.
+The network is transformers' own with a cache of pages. All state that changes from token to token is an array on the
+device with an entry for each slot, and a step is a function of these arrays: on a GPU it is captured as a graph. The
+host looks at the sequences every few steps, takes finished ones and admits others. A prompt is prefilled without its
+last token, which is the tile's first input, so all logits come from the tile.
 
 The other rows of a tile must not change a row's bits. Matrix products give a row the same bits in any batch if there
 are enough rows, and attention if widths are multiples of 32: tiles have 16 rows times a power of two, filled with
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,23 +31,29 @@ from transformers.cache_utils import DynamicCache
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import mix64
-from assay.base.shapes import Float, Float32, Int64
+from assay.base.shapes import Float, Int64
+from assay.inference.local.captured_step import CapturedStep, compute_copies
 from assay.inference.local.decode_batch import DecodeTile, PromptQueue, groups_of
 from assay.inference.local.memory import (
+    GPU_SLOTS,
+    GPU_TILES,
     PREFILL_TOKENS,
     SLOTS,
     SMALLEST_TILE,
     affordable_slots,
+    check_room,
     padded,
-    tile_rows,
+    smallest_of,
+    tile_bytes,
     tile_sizes,
 )
-from assay.inference.local.sampling import sample_tokens
-from assay.inference.local.slot_cache import Prefix, SlotCache
+from assay.inference.local.paged_cache import PagedCache, Prefix, attention_of, upload
+from assay.inference.local.sampling import keyed_draws, sample_tokens
 from assay.inference.local.stop_tokens import Ends
 from assay.inference.protocol import SamplingParams
-from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout, uniforms
+from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal import longest_sequence
+from assay.models.kernels.triton_use import runs_triton
 
 _PROBE_TOKENS = 3
 _PROBE_LENGTHS = (7, 45, 20, 150)
@@ -89,6 +96,26 @@ class DrawObserver(Protocol):
     def ended(self, prompt: int, rollout: Rollout) -> None: ...
 
 
+class DecodeMode(NamedTuple):
+    """How steps are run; the mode changes no rollout."""
+
+    steps_per_look: int
+    """Steps between two looks of the host at the sequences; half of it in tiles of fewer than 64 rows."""
+    looks_lag: bool
+    """A look shows the state of the look before, so that the host does not wait for the newest step."""
+    page_places: int | None
+    """Positions of a page of the cache; None: a page holds a sequence."""
+    is_captured: bool
+    """Steps are captured as CUDA graphs."""
+
+    def steps(self, rows: int) -> int:
+        return self.steps_per_look if rows >= 64 else max(1, self.steps_per_look // 2)
+
+
+ON_CPU = DecodeMode(steps_per_look=1, looks_lag=False, page_places=None, is_captured=False)
+ON_GPU = DecodeMode(steps_per_look=8, looks_lag=True, page_places=64, is_captured=True)
+
+
 class BatchInvariance(Enum):
     """The batches in which a row has the same bits."""
 
@@ -106,17 +133,18 @@ class Generator:
         *,
         ends: Collection[int],
         tokenizer: Tokenizer | None = None,
-        slots: int = SLOTS,
+        slots: int | None = None,
+        mode: DecodeMode | None = None,
     ) -> None:
         """`network` is a transformers model; `ends` are end tokens.
 
-        `slots` sequences decode together; their number changes no rollout. The tokenizer detokenizes
-        completions if `params.stop` needs it.
+        `slots` sequences decode together, by default `SLOTS`, or `GPU_SLOTS` on a GPU; `mode` is by default that of the
+        device. Neither changes a rollout. The tokenizer detokenizes completions if `params.stop` needs it.
         """
         self._network = network
         self._ends = frozenset(ends)
         self._tokenizer = tokenizer
-        self._slots = tile_rows(slots)
+        self._given_slots, self._given_mode = slots, mode
         self._ends_by_stop: dict[tuple[str, ...], Ends] = {}
         self._batch_invariance: BatchInvariance | None = None
         self.cost = Cost()
@@ -203,10 +231,9 @@ class Generator:
     def _probe_invariance(self) -> BatchInvariance:
         """Test whether prompts have the same bits alone and in batches, of any size or of a fixed one."""
         params, lengths = SamplingParams(temperature=1.0, max_tokens=_PROBE_TOKENS), self._probe_lengths
+        sizes = self._sizes
         words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
-        batch_invariance = [
-            Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)
-        ]
+        batch_invariance = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(sizes[-1])]
         no_ends = Ends((), self._vocab_size)
 
         def last_two(size: int, rows: int | None) -> list[Rollout]:
@@ -215,7 +242,7 @@ class Generator:
         def alone(rows: int | None) -> list[Rollout]:
             return [self._decoded([prompt], params, no_ends, rows=rows)[0] for prompt in batch_invariance[-2:]]
 
-        sizes, separately = tile_sizes(self._slots), alone(None)
+        separately = alone(None)
         if all(_are_same(last_two(size, None), separately) for size in sizes):
             return BatchInvariance.ANY_SIZE
         of_one = [size for size in sizes if size <= self._size_for(self._probe_positions)]
@@ -236,6 +263,12 @@ class Generator:
         if self._device.type == "cpu":
             return SMALLEST_TILE
         return self._affordable_slots(max(positions, self._probe_positions))
+
+    def _groups_at_once(self, rows: int, prompts: Sequence[Prompt]) -> int:
+        """Groups that are prefilled together, some in advance."""
+        if self._device.type == "cpu":
+            return rows
+        return min(rows, max(SMALLEST_TILE, PREFILL_TOKENS // padded(max(len(prompt.tokens) for prompt in prompts))))
 
     @property
     def _prefilled_at_once(self) -> int:
@@ -259,26 +292,28 @@ class Generator:
         if not prompts:
             return []
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
-        positions = _num_positions(prompts, params)
-        num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(positions))
-        cache, tile = SlotCache(num_slots, positions), DecodeTile(num_slots, params.max_tokens)
+        tile = self._tile(prompts, params, ends, rows, is_observed=observer is not None)
         prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
-        waiting = PromptQueue(prompts, prefill, at_once=num_slots)
+        waiting = PromptQueue(prompts, prefill, at_once=self._groups_at_once(tile.rows, prompts))
         rollouts: dict[int, Rollout] = {}
-        with _in_evaluation(self._network):
+        with _in_evaluation(self._network), compute_copies(self._network):
+            step = self._runner(tile, params, is_observed=observer is not None)
             while len(rollouts) < len(prompts):
                 if is_stopping():
                     raise GenerationCancelledError
                 if waiting:
-                    tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
+                    tile.admit(waiting.next(tile.free()), prompts, waiting)
                 elif rows is None:
-                    tile.shrink(cache)
-                self.cost.num_rows += tile.rows
-                logits, tokens, logprobs = self._step(tile, cache, params)
-                if observer is not None and members is not None:
-                    of_rows = tile.prompt[: tile.rows]
-                    observer.drew(np.where(of_rows < 0, of_rows, members[of_rows]), logits, tokens)
-                for index, rollout in tile.advance(tokens.cpu().numpy(), logprobs.cpu().numpy(), ends).items():
+                    tile.shrink()
+                tile.blank_stale()
+                for _ in range(min(tile.steps_left, 1 if observer else self._mode.steps(tile.rows))):
+                    self.cost.num_rows += tile.rows
+                    logits, tokens = step()
+                    tile.stepped()
+                    if observer is not None and members is not None:
+                        of_rows = tile.prompt[: tile.rows]
+                        observer.drew(np.where(of_rows < 0, of_rows, members[of_rows]), logits, tokens)
+                for index, rollout in tile.look().items():
                     rollouts[index] = rollout
                     if observer is not None and members is not None:
                         observer.ended(int(members[index]), rollout)
@@ -286,30 +321,104 @@ class Generator:
         self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
         return [rollouts[index] for index in range(len(prompts))]
 
+    def _tile(
+        self, prompts: Sequence[Prompt], params: SamplingParams, ends: Ends, rows: int | None, *, is_observed: bool
+    ) -> DecodeTile:
+        """Return a blank tile, of a fixed number of rows or of as many as the prompts need."""
+        positions, device, sizes = _num_positions(prompts, params), self._device, self._sizes
+        num_slots = rows or min(smallest_of(sizes, len(prompts)), self._affordable_slots(positions))
+        self._check_memory(num_slots, positions)
+        cache = PagedCache(
+            num_slots,
+            positions,
+            device=device,
+            page_places=self._mode.page_places,
+            dtype=self._cache_dtype if device.type == "cuda" else None,
+            kernel=self._kernel(positions),
+        )
+        return DecodeTile(cache, params.max_tokens, ends, sizes, looks_lag=self._mode.looks_lag and not is_observed)
+
+    def _runner(
+        self, tile: DecodeTile, params: SamplingParams, *, is_observed: bool
+    ) -> Callable[[], tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"]]]:
+        """Return the step of the tile, captured if that is possible: who observes wants logits of each step."""
+        step, device = partial(self._step, tile, params), tile.cache.table.device
+        is_plain = device.type == "cuda" and tile.cache.kernel is None
+        if is_observed or is_plain or not self._mode.is_captured or params.top_p < 1 or params.top_k is not None:
+            return step
+        captured = CapturedStep(step, device=device)
+        return lambda: captured.run(tile.rows)
+
+    @property
+    def _mode(self) -> DecodeMode:
+        return self._given_mode or (ON_CPU if self._device.type == "cpu" else ON_GPU)
+
+    @property
+    def _sizes(self) -> Sequence[int]:
+        """Rows that a tile may have."""
+        sizes = tile_sizes(self._given_slots or SLOTS) if self._device.type == "cpu" else GPU_TILES
+        most = smallest_of(sizes, self._given_slots or (SLOTS if self._device.type == "cpu" else GPU_SLOTS))
+        return [size for size in sizes if size <= most]
+
+    @property
+    def _cache_dtype(self) -> torch.dtype:
+        """The type of keys and values on a GPU."""
+        is_cast = torch.is_autocast_enabled(self._device.type)
+        return torch.get_autocast_dtype(self._device.type) if is_cast else self._network.dtype
+
+    def _kernel(self, positions: int) -> Any:
+        """Return `paged_attention` if it runs here for sequences of so many positions."""
+        config, device = self._network.config, self._device
+        window = getattr(config, "sliding_window", None)
+        if device.type != "cuda" or (window is not None and positions > window):
+            return None
+        if not runs_triton(next(self._network.parameters())):
+            return None
+        from assay.models.kernels.paged_attention import paged_attention
+
+        return paged_attention
+
     def _affordable_slots(self, positions: int) -> int:
+        device = self._device
+        if device.type == "cpu":
+            return affordable_slots(self._sizes, self._bytes_of_slot(positions, self._network.dtype.itemsize))
+        return affordable_slots(
+            self._sizes, self._bytes_of_slot(positions, self._cache_dtype.itemsize), _memory_of(device) // 8
+        )
+
+    def _bytes_of_slot(self, positions: int, itemsize: int) -> int:
         config = self._network.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        of_one = 2 * config.num_hidden_layers * heads * width * padded(positions) * self._network.dtype.itemsize
-        return affordable_slots(self._slots, of_one)
+        places = self._mode.page_places
+        held = padded(positions) if places is None else -(-positions // places) * places
+        return int(2 * config.num_hidden_layers * heads * width * held * itemsize)
+
+    def _check_memory(self, rows: int, positions: int) -> None:
+        """Raise `ConfigError` if the GPU has no room for the tile."""
+        if self._device.type != "cpu":
+            of_slot = self._bytes_of_slot(positions, self._cache_dtype.itemsize)
+            check_room(tile_bytes(rows, of_slot, self._vocab_size), _free_bytes(self._device), rows, positions)
 
     def _step(
-        self, tile: DecodeTile, cache: SlotCache, params: SamplingParams
-    ) -> tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"], Float32[Tensor, "row"]]:
-        """Run one forward pass of the tile; return its logits, and a token with its logprob for each row."""
-        rows, device = slice(tile.rows), self._device
-        positions = torch.from_numpy(tile.position[rows]).to(device)
-        width = padded(int(tile.position[rows].max()) + 1)
-        cache.write_at(positions, width)
-        logits = self._network(
-            input_ids=torch.from_numpy(tile.last[rows]).to(device)[:, None],
-            position_ids=positions[:, None],
-            attention_mask=_masks(self._network, positions, width),
-            past_key_values=cache,
-            use_cache=True,
-        ).logits[:, -1]
-        uniform_draws = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
-        return logits, *sample_tokens(logits, params, uniform_draws.to(device))
+        self, tile: DecodeTile, params: SamplingParams
+    ) -> tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"]]:
+        """Sample a token of each slot of the tile; return its logits and tokens. The host waits for nothing."""
+        cache, network = tile.cache, self._network
+        width = 0 if cache.kernel else tile.width
+        cache.write_at(tile.position, width)
+        with attention_of(network, cache) as keywords:
+            logits = network(
+                input_ids=tile.last[:, None],
+                position_ids=tile.position[:, None],
+                attention_mask=None if cache.kernel else _masks(network, tile.position, width),
+                past_key_values=cache,
+                use_cache=True,
+                **keywords,
+            ).logits[:, -1]
+        tokens, logprobs = sample_tokens(logits, params, keyed_draws(tile.key, tile.count))
+        tile.append(tokens, logprobs)
+        return logits, tokens
 
     def _prefixes(self, prompts: Sequence[Prompt], *, most: int | None = None) -> Iterator[tuple[list[int], Prefix]]:
         """Yield keys and values of all prompt tokens but the last (see `Prefill`); at most `most` prompts in a
@@ -335,7 +444,7 @@ class Generator:
         last_position = longest_sequence(self._network.config) - 1
         cache = DynamicCache()
         self._network.base_model(
-            input_ids=torch.from_numpy(tokens).to(self._device),
+            input_ids=upload(tokens, self._device),
             position_ids=torch.arange(width, device=self._device).clamp(max=last_position)[None],
             past_key_values=cache,
             use_cache=True,
@@ -358,6 +467,17 @@ def _in_evaluation(network: Any) -> Iterator[None]:
         yield
     finally:
         network.train(was_training)
+
+
+def _memory_of(device: torch.device) -> int:
+    """Return the GPU's whole memory: what is free depends on the process's history, and a tile's size must not."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Return the GPU's free memory, with what torch has reserved and not allocated."""
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + reserved
 
 
 def _masks(

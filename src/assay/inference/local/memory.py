@@ -5,10 +5,17 @@ prompts x positions x heads   those of prompts that wait for a slot
 rows x entries                logits of the tile, and copies of them while sampling
 """
 
+from collections.abc import Sequence
+
+from assay.base.errors import ConfigError
 from assay.models.causal_config import DecoderShape
 
 SLOTS = 64
-"""Sequences that decode together."""
+"""Sequences that decode together, at most."""
+GPU_SLOTS = 256
+"""The same on a GPU."""
+GPU_TILES = (16, 64, 256, 512)
+"""Rows of tiles on a GPU: each is captured as a graph of its own."""
 WIDTH_MULTIPLE = 32
 """Widths of caches and prefilled prompts are multiples of this, so that bits do not depend on the width."""
 SMALLEST_TILE = 16
@@ -39,10 +46,30 @@ def tile_sizes(most: int) -> list[int]:
     return [SMALLEST_TILE << power for power in range((most // SMALLEST_TILE).bit_length())]
 
 
-def affordable_slots(slots: int, bytes_of_one: int) -> int:
-    """Return the largest number of slots, at most `slots`, whose cache fits."""
-    sizes = [size for size in tile_sizes(slots) if size * bytes_of_one <= MAX_CACHE_BYTES]
-    return max([SMALLEST_TILE, *sizes])
+def smallest_of(sizes: Sequence[int], num_rows: int) -> int:
+    """Return the smallest size that has so many rows, or the largest."""
+    return next((size for size in sizes if size >= num_rows), sizes[-1])
+
+
+def affordable_slots(sizes: Sequence[int], bytes_of_one: int, most_bytes: int = MAX_CACHE_BYTES) -> int:
+    """Return the largest of the sizes whose cache has at most `most_bytes`, or the smallest tile."""
+    return max([SMALLEST_TILE, *(size for size in sizes if size * bytes_of_one <= most_bytes)])
+
+
+def tile_bytes(rows: int, bytes_of_slot: int, vocab_size: int) -> int:
+    """Return the memory of a tile: its cache, and the numbers of a draw."""
+    return rows * (bytes_of_slot + _DRAW_COPIES * _FLOAT_BYTES * vocab_size)
+
+
+def check_room(needed: int, free: int, rows: int, positions: int) -> None:
+    """Raise `ConfigError` if a tile needs more bytes than are free."""
+    if needed > free:
+        raise ConfigError(
+            f"generation decodes {rows} sequences of up to {positions:,} tokens together, for which it needs "
+            f"{needed / 1e9:.1f} GB of the GPU's memory; {free / 1e9:.1f} GB are free. With the memory that is free, "
+            f"sequences may have {max(0, positions * free // needed):,} tokens: lower max_tokens, shorten prompts, or "
+            "end other processes on this GPU."
+        )
 
 
 def sampling_numbers(
@@ -52,7 +79,8 @@ def sampling_numbers(
     `longest` tokens, are generated."""
     numbers_per_position = 2 * decoder.num_layers * decoder.kv_size
     numbers_per_slot = numbers_per_position * padded(longest - 1 + max_tokens)
-    slots = min(tile_rows(prompts * samples), SLOTS, affordable_slots(SLOTS, _FLOAT_BYTES * numbers_per_slot))
+    affordable = affordable_slots(tile_sizes(SLOTS), _FLOAT_BYTES * numbers_per_slot)
+    slots = min(tile_rows(prompts * samples), affordable)
     waiting, width = min(prompts, slots), padded(longest - 1)
     prefilled = min(waiting * width, PREFILL_TOKENS) * (6 * decoder.hidden_size + 3 * decoder.intermediate_size)
     return (

@@ -1,13 +1,35 @@
-"""Samples a token from logits by the inverse of the cumulative distribution, each row independently."""
+"""Samples a token from logits by the inverse of the cumulative distribution, each row independently.
+
+The draws are those of `rollout.uniforms`, computed on the device: 64-bit integers wrap around there as in NumPy.
+"""
 
 import torch
 from torch import Tensor
 
 from assay.base.shapes import Float, Float32, Float64, Int64
 from assay.inference.protocol import SamplingParams
+from assay.models.determinism import distinct_writes
 
 GREEDY_BELOW = 1e-30
 """Temperatures by which float32 cannot divide logits: sampling is greedy."""
+_GOLDEN, _MULTIPLY_1, _MULTIPLY_2 = (
+    number - 2**64 for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+"""Constants of `mix64` as signed numbers."""
+
+
+def keyed_draws(mixed_keys: Int64[Tensor, "row"], positions: Int64[Tensor, "row"]) -> Float64[Tensor, "row"]:
+    """Return `uniforms` of the keys and positions; `mixed_keys` are the bits of `mix64` of the keys."""
+    mixed = mixed_keys + positions + _GOLDEN
+    mixed = (mixed ^ _shifted(mixed, 30)) * _MULTIPLY_1
+    mixed = (mixed ^ _shifted(mixed, 27)) * _MULTIPLY_2
+    mixed = mixed ^ _shifted(mixed, 31)
+    return _shifted(mixed, 12).double() * 2.0**-52
+
+
+def _shifted(values: Int64[Tensor, "row"], bits: int) -> Int64[Tensor, "row"]:
+    """Shift to the right as unsigned numbers: zeros come from the left."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def sample_tokens(
@@ -36,5 +58,6 @@ def _filtered(scaled: Float[Tensor, "row entry"], params: SamplingParams) -> Flo
         shares = torch.softmax(ordered, dim=-1, dtype=torch.float64)
         # The most probable tokens whose sum reaches top_p; at least the first.
         beyond = shares.cumsum(dim=-1) - shares >= params.top_p
-        scaled = torch.empty_like(scaled).scatter(-1, order, ordered.masked_fill(beyond, -torch.inf))
+        with distinct_writes():
+            scaled = torch.empty_like(scaled).scatter(-1, order, ordered.masked_fill(beyond, -torch.inf))
     return scaled

@@ -5,7 +5,7 @@ whether a stop string can end inside it; only rows that sampled such a token are
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
 
 import numpy as np
@@ -87,8 +87,8 @@ class Ends:
         stops: Sequence[str] = (),
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        self._is_end = np.zeros(vocab_size, np.bool_)
-        self._is_end[[token for token in ends if token < vocab_size]] = True
+        self.is_end: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
+        self.is_end[[token for token in ends if token < vocab_size]] = True
         self.may_complete: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
         """Tokens that may complete a stop string."""
         self._text: CompletionText | None = None
@@ -97,15 +97,28 @@ class Ends:
             self._text = CompletionText(tokenizer, stops)
             self._find_completing(stops, tokenizer)
 
-    def of(
+    def stop_lengths(
         self,
-        newest: Int64[np.ndarray, "row"],
-        completion: Callable[[int], Int64[np.ndarray, "token"]],
-    ) -> Bool[np.ndarray, "row"]:
-        """Return which rows have ended; `completion` returns a row's tokens, for the few that are detokenized."""
-        found: Bool[np.ndarray, "row"] = self._is_end[newest]
-        for row in np.flatnonzero(self.may_complete[newest] & ~found).tolist():
-            found[row] = self.is_stopped(completion(row))
+        tokens: Int64[np.ndarray, "slot token"],
+        rows: Int64[np.ndarray, "row"],
+        begin: Int64[np.ndarray, "row"],
+        end: Int64[np.ndarray, "row"],
+    ) -> Int64[np.ndarray, "row"]:
+        """Return the length at which each completion's first stop string is complete, or 0.
+
+        `rows` are completions of `tokens` with `end` tokens, of which `begin` were searched before. Only the few with
+        a token that may complete a stop string are detokenized.
+        """
+        found = np.zeros(len(rows), np.int64)
+        if self._text is None or not len(rows):
+            return found
+        columns = begin[:, None] + np.arange(max(1, int((end - begin).max())))
+        newest = tokens[rows[:, None], np.minimum(columns, tokens.shape[1] - 1)]
+        is_sought = self.may_complete[newest] & ~self.is_end[newest] & (columns < end[:, None])
+        for row, column in np.argwhere(is_sought).tolist():
+            length = int(begin[row]) + column + 1
+            if not found[row] and self.is_stopped(tokens[rows[row], :length]):
+                found[row] = length
         return found
 
     def is_stopped(self, tokens: Int64[np.ndarray, "token"]) -> bool:

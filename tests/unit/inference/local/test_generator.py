@@ -253,9 +253,10 @@ def test_on_a_gpu_a_prompts_length_says_how_many_rows_its_tile_has(llama, monkey
     generator = Generator(llama, ends=())
     assert {generator._size_for(positions) for positions in (1, 100, 10_000)} == {16}
     monkeypatch.setattr(Generator, "_device", torch.device("cuda"))
+    monkeypatch.setattr("assay.inference.local.generator._memory_of", lambda device: 80 << 30)
     of_tried = generator._affordable_slots(generator._probe_positions)
     sizes = [generator._size_for(positions) for positions in (1, 10_000_000)]
-    assert sizes == [of_tried, 16] and of_tried == 64
+    assert sizes == [of_tried, 16] and of_tried == 256
 
 
 class RunObserver:
