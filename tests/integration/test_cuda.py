@@ -22,6 +22,11 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.replay.request import ReplayRequest
+from assay.training.trainer import context as context_module
+from assay.training.trainer.config import OptimizerConfig
+from assay.training.trainer.context import RankContext, StepForm
+from assay.training.trainer.optimizer import apply_update, average_and_clip, build_optimizer
+from assay.training.trainer.step import Stepper
 from assay.workflows.replay import replay
 from assay.workflows.run import create_run
 from integration.test_soak import kill_and_resize
@@ -75,6 +80,85 @@ def test_steps_are_spot_checked_and_replayed_bit_for_bit_in_bfloat16(method: str
     norms = [steps[0]["gradient_norm"] for steps in (trained.steps, in_float32)]
     assert norms[0] != norms[1] and norms[0] == pytest.approx(norms[1], rel=0.1), "bfloat16 is the default"
     assert trained.steps[0]["loss"] == pytest.approx(in_float32[0]["loss"], rel=0.05, abs=0.02)
+
+
+def plain_form(context: RankContext, *, times_lanes: bool) -> StepForm:
+    return StepForm(is_flat=context.config.weights.compute == "bfloat16", capture=None, defers=False)
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", METHODS)
+def test_captured_and_deferred_steps_have_the_bits_of_plain_ones(
+    method: str, compute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = on_lines(often_checked(method, tmp_path), compute)
+    captured = train_one_rank(tree, tmp_path / "captured")
+    monkeypatch.setattr(context_module, "step_form", plain_form)
+    plain = train_one_rank(tree, tmp_path / "plain")
+    for ahead, step in zip(captured.steps, plain.steps, strict=True):
+        assert {name: ahead[name] for name in EXACT if name in ahead} == {
+            name: step[name] for name in EXACT if name in step
+        }
+    assert all(torch.equal(captured.weights[name], plain.weights[name]) for name in plain.weights)
+    assert replayed(one_rank_run(tree, tmp_path / "captured"), step=5).verdict == "equal"
+
+
+EXACT = ("loss", "gradient_norm", "gradient_digest", "spot_check_lane", "spot_check_digest")
+
+
+def on_lines(tree: dict[str, Any], compute: str = "float32") -> dict[str, Any]:
+    tree["loader"]["layout"] = {"type": "line", "tokens": 512}
+    tree["trainer"] |= {} if compute == "float32" else {"weights": {"compute": compute}}
+    return tree
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "reward"])
+def test_a_step_over_lines_is_captured_and_makes_the_host_wait_for_nothing(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start, watched = Stepper.start, list[int]()
+
+    def watching(stepper: Stepper, share: Any, *, step: int, **requests: Any) -> Any:
+        # The first steps allocate and capture; a checked one waits for its digests.
+        is_watched = step > 4 and step % 2 == 1
+        torch.cuda.set_sync_debug_mode("error" if is_watched else "default")
+        try:
+            started = start(stepper, share, step=step, **requests)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        watched.extend([step] * (is_watched and started.is_running))
+        return started
+
+    monkeypatch.setattr(Stepper, "start", watching)
+    train_one_rank(on_lines(often_checked(method, tmp_path)), tmp_path / "run")
+    assert watched, "no step was watched"
+    assert "not captured" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_a_run_that_computes_in_bfloat16_is_killed_and_ends_with_the_undisturbed_weights(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = on_lines(often_checked(method, tmp_path), "bfloat16")
+    undisturbed = digest(tree, "undisturbed", RestartPolicy())
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="killed")
+    kill_and_resize(run, (1, 1, 1), ("ddp",) * 3, KILLS)
+    finished = CommitLog(open_store(run.store_url)).finished()
+    assert finished is not None and finished.weights_digest == undisturbed
+
+
+def test_an_update_that_is_not_finite_changes_nothing_on_the_device() -> None:
+    model = torch.nn.Linear(3, 2, device="cuda")
+    optimizer = build_optimizer(model, OptimizerConfig())
+    states = []
+    for number in (0.5, torch.nan):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, number)
+        norm = average_and_clip([p.grad for p in model.parameters() if p.grad is not None], weight=1, max_norm=1.0)
+        apply_update(optimizer, 0.1, norm.isfinite())
+        states.append([t.clone() for s in optimizer.state.values() for t in (*s.values(), *model.parameters())])
+    assert all(map(torch.equal, *states))
 
 
 def replayed(run: Run, *, step: int, **options: Any) -> ReplayReport:

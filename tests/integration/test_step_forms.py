@@ -3,12 +3,14 @@
 On a CPU, a captured pass is a plain call on the graph's input buffers. Real processes are killed and resized.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from assay.base.errors import ConfigError
 from assay.elastic.faults import FaultPlan
 from assay.elastic.supervisor import RestartPolicy
 from assay.evals.commit_model import load_committed
@@ -18,12 +20,14 @@ from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.checkpoint.saver import Saver
+from assay.training.recipe import Recipe
 from assay.training.replay.request import ReplayRequest
 from assay.training.rollouts.source import RolloutMethod
 from assay.training.trainer import context as context_module
 from assay.training.trainer.context import RankContext, StepForm
 from assay.training.trainer.step import Stepper
 from assay.workflows.replay import replay
+from assay.workflows.run import check_parallel
 from method_runs import digest, method_recipe
 from one_rank import one_rank_run, train_here, train_one_rank
 from variants import slow
@@ -95,6 +99,26 @@ def replayed(run: Run, step: int) -> ReplayReport:
     return replay(run, log_of(run), ReplayRequest(step=step))
 
 
+def test_passes_over_lines_are_one_captured_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = recipe("sft", tmp_path)
+    tree["loader"]["layout"] = {"type": "line", "tokens": 256}
+    plain = trained(tree, tmp_path / "plain")
+    calls: list[str] = []
+
+    def capture(compute: Callable[[], None]) -> Callable[[], None]:
+        calls.append("captured")
+        return lambda: (calls.append("replayed"), compute())[1]
+
+    def form(context: RankContext, *, times_lanes: bool) -> StepForm:
+        return form_of_a_gpu(context, times_lanes=times_lanes)._replace(capture=capture)
+
+    monkeypatch.setattr(context_module, "step_form", form)
+    ahead = trained(tree, tmp_path / "ahead")
+    assert weights_of(ahead) == weights_of(plain) and steps_of(ahead) == steps_of(plain)
+    num_passes = tree["loader"]["lanes"] * 8
+    assert (calls.count("captured"), calls.count("replayed")) == (1, num_passes - 2)
+
+
 @pytest.mark.parametrize("case", ["sft", "dpo", *slow("reward", "grpo")], ids=str)
 def test_a_run_in_the_form_of_a_gpu_dies_resumes_and_replays_with_the_bits_of_a_plain_one(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +134,9 @@ def test_a_run_in_the_form_of_a_gpu_dies_resumes_and_replays_with_the_bits_of_a_
 
 
 def test_commits_of_a_bfloat16_copy_hold_float32_weights_that_bfloat16_cannot(tmp_path: Path) -> None:
-    plain, copied = (trained(recipe("sft", tmp_path, compute=of), tmp_path / of) for of in ("float32", "bfloat16"))
+    tree = recipe("sft", tmp_path)
+    plain = trained(tree, tmp_path / "plain")
+    copied = trained({**tree, "trainer": {**tree["trainer"], "weights": {"compute": "bfloat16"}}}, tmp_path / "copied")
     assert "weights" not in plain.recipe["trainer"] and copied.recipe["trainer"]["weights"] == {"compute": "bfloat16"}
     losses = [[step["loss"] for step in steps_of(run).values()] for run in (plain, copied)]
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
@@ -143,8 +169,8 @@ def test_ranks_that_are_killed_and_resized_compute_in_bfloat16_as_one_rank_does(
     assert digest(tree, "killed", policy, world_size=2) == weights_of(trained(tree, tmp_path / "alone"))
 
 
-def test_a_bfloat16_copy_does_not_go_with_sharded_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    policy = RestartPolicy(world_sizes=(2,), parallel=("fsdp2",))
-    with pytest.raises(Exception, match=r"weights\.compute=bfloat16: weights are sharded"):
-        digest(recipe("sft", tmp_path, compute="bfloat16"), "sharded", policy, world_size=2)
+def test_a_bfloat16_copy_does_not_go_with_sharded_weights(tmp_path: Path) -> None:
+    chosen = Recipe.model_validate(recipe("sft", tmp_path, compute="bfloat16"))
+    check_parallel(chosen, ("ddp",))
+    with pytest.raises(ConfigError, match=r"fsdp2 shards the weights, and trainer\.weights\.compute=bfloat16 copies"):
+        check_parallel(chosen, ("ddp", "fsdp2"))

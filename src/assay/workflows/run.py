@@ -277,6 +277,11 @@ def _refuse_no_compiler() -> None:
 
 
 def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:
-    """Raise `ConfigError` if gradients of sharded weights would not be summed as a tree."""
+    """Raise `ConfigError` if the recipe needs whole weights, or gradients that are not summed as a tree."""
     if "fsdp2" in parallels and recipe.trainer.gradient_sum != "tree":
         raise ConfigError("--parallel fsdp2 needs trainer.gradient_sum=tree.")
+    if "fsdp2" in parallels and recipe.trainer.weights.compute != "float32":
+        raise ConfigError(
+            f"--parallel fsdp2 shards the weights, and trainer.weights.compute={recipe.trainer.weights.compute} copies "
+            "them whole. Use --parallel ddp, or leave trainer.weights out."
+        )

@@ -140,9 +140,11 @@ class TrainerConfig(FrozenConfig):
     """CPU threads of a rank. Another number gives other bits."""
 
     @model_validator(mode="after")
-    def _one_precision(self) -> "TrainerConfig":
+    def _choices_fit(self) -> "TrainerConfig":
         if self.weights.compute == "bfloat16" and self.precision == "float32":
             raise ValueError("precision=float32 contradicts weights.compute=bfloat16; leave one of them out")
+        if self.weights.compute == "bfloat16" and self.gradient_sum != "tree":
+            raise ValueError("weights.compute=bfloat16 needs gradient_sum=tree")
         return self
 
     @model_serializer(mode="wrap")

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 
 from assay.base.clock import Clock
-from assay.base.errors import ConfigError
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.distributed.flat_lane_sum import FlatLaneSum
@@ -115,7 +114,7 @@ class RankParts:
             # Imported here: torch.compile's modules take seconds to import.
             from assay.models.compiled import compile_layers
 
-            compile_layers(self.compute_model, self.forward.autocast)
+            compile_layers(self.compute_model, self.forward.autocast, context.loader.line)
         self.lane_sum = self._lane_sum(context, shares, is_flat=form.is_flat)
         self.lanes = shares.of_rank(ranks.rank)
         """This rank's lanes."""
@@ -157,11 +156,7 @@ class RankParts:
             return FlatLaneSum(model, ranks, shares, master=self.model, enter_phase=enter_phase)
         if ranks.inner is None:
             return LaneSum(model, ranks, shares, context.config.gradient_sum, enter_phase=enter_phase)
-        if model is not self.model:
-            raise ConfigError(
-                "trainer.weights.compute=bfloat16: weights are sharded (--parallel fsdp2), which a copy of all weights "
-                "does not go with. Use --parallel ddp, or leave trainer.weights out."
-            )
+        assert model is self.model, "a copy of the weights is whole; see `workflows.run.check_parallel`"
         return ShardedLaneSum(
             model,
             ranks,

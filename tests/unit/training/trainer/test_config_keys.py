@@ -80,6 +80,8 @@ def test_weights_are_recorded_only_if_a_recipe_chooses_them() -> None:
     assert TrainerConfig.model_validate(chosen.model_dump(mode="json")) == chosen
     with pytest.raises(ValidationError, match=r"precision=float32 contradicts weights\.compute=bfloat16"):
         TrainerConfig.model_validate({"weights": {"compute": "bfloat16"}, "precision": "float32"})
+    with pytest.raises(ValidationError, match=r"weights\.compute=bfloat16 needs gradient_sum=tree"):
+        TrainerConfig.model_validate({"weights": {"compute": "bfloat16"}, "gradient_sum": "all_reduce"})
 
 
 def test_adamw_is_by_default_as_pytorch_has_it() -> None:
