@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from assay.base.errors import AssayError
@@ -19,7 +18,9 @@ from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
 from assay.records.dataset import BoundaryTokens, BuildSummary, ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
-from assay.reporting.terminal.terminal import name, number, stdout, table_of
+from assay.reporting.document import Table, name, number
+from assay.reporting.terminal.table import print_table
+from assay.reporting.terminal.terminal import stdout
 from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.warnings import warning_text
 from assay.statistics.warnings import Warned, warnings_of_cuts, warnings_of_leaks, warnings_of_split
@@ -70,7 +71,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     for warning in _warnings_of_cuts(manifest):
         console.print(f"[yellow]warning: {escape(warning_text(warning, with_hint=True))}[/]\n")
     group = manifest.build.group if manifest.build is not None else ""
-    console.print(_column_table(manifest.column_profiles, manifest.num_rows, group))
+    print_table(_column_table(manifest.column_profiles, manifest.num_rows, group))
 
 
 _UNKNOWN = frozenset({"n/a", "na", "nan", "null", "none", "nil", "-", "?", "unknown", "missing"})
@@ -176,11 +177,10 @@ def _print_training_summary(manifest: DatasetManifest, build: BuildSummary, data
     rows += [("  trained", f"{trained:,} ({share})")] if trained is not None else []
     rows += [("a text begins with", begin), ("a completion ends with", ends)]
     rows += [("  trained", f"{bounds.num_trained_ends:,} of {bounds.num_ends:,}")] if bounds.num_ends else []
-    console = stdout(markup=True)
-    console.print()
-    console.print(table_of(rows, ("what", lambda row: row[0]), ("value", lambda row: escape(row[1]))))
+    print()
+    print_table(Table(("what", "value"), rows))
     if bounds.num_trained_ends < bounds.num_ends:
-        console.print(f"\n[yellow]warning: {escape(_untrained_ends(manifest.format, bounds, ends))}[/]")
+        stdout(markup=True).print(f"\n[yellow]warning: {escape(_untrained_ends(manifest.format, bounds, ends))}[/]")
 
 
 def _untrained_ends(format: str | None, bounds: BoundaryTokens, ends: str) -> str:
@@ -277,12 +277,12 @@ def _column_table(columns: Sequence[ColumnProfile], num_rows: int, group: str) -
     def type_text(column: ColumnProfile) -> str:
         return column.type.removesuffix(", ordered=0>") if column.type.startswith("dictionary") else column.type
 
-    return table_of(
+    return Table.of(
         columns,
-        (name("column"), lambda column: escape(called(column))),
+        (name("column"), called),
         ("type", type_text),
         (number("missing"), lambda column: tenths_text(column.missing_rate) if column.missing_rate else "-"),
-        ("values", lambda column: escape(_values_text(column, num_rows))),
+        ("values", lambda column: _values_text(column, num_rows)),
     )
 
 
@@ -397,7 +397,7 @@ def print_diff(found: DatasetDiff) -> None:
     _print_some(console, "[yellow]~[/] column ", retyped)
     if found.shifts:
         console.print()
-        console.print(_shift_table(found.shifts[:MAX_LINES]))
+        print_table(_shift_table(found.shifts[:MAX_LINES]))
         if len(found.shifts) > MAX_LINES:
             console.print(f"and {len(found.shifts) - MAX_LINES} smaller shifts (--json has all)")
     console.print(
@@ -427,9 +427,9 @@ def _shift_table(shifts: Sequence[Shift]) -> Table:
             return f"{100 * (shift.after - shift.before):+.2f} points"
         return _change(shift.before, shift.after).strip(" ()")
 
-    return table_of(
+    return Table.of(
         shifts,
-        ("shift", lambda shift: escape(shift.name)),
+        ("shift", lambda shift: shift.name),
         (number("before"), lambda shift: format(shift.before, ".2%" if shift.is_share else ",.1f")),
         (number("after"), lambda shift: format(shift.after, ".2%" if shift.is_share else ",.1f")),
         (number("difference"), difference),

@@ -30,8 +30,8 @@ from assay.reporting.document import (
     text_of,
 )
 from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
-from assay.reporting.terminal.table import print_table
-from assay.reporting.terminal.terminal import TONE_STYLES, stdout
+from assay.reporting.terminal.table import TONE_COLOURS, print_table
+from assay.reporting.terminal.terminal import stdout
 from assay.reporting.views.series import Series
 
 MAX_NAME_WIDTH = 40
@@ -76,14 +76,14 @@ def _parts(document: Document) -> Iterator[RenderableType | Table]:
 def _heading(document: Document) -> RichText:
     title = RichText(document.title, style="bold")
     if (verdict := document.verdict) is not None:
-        title.append(f"  {verdict.word.upper()}", style=f"bold {TONE_STYLES[verdict.tone]}")
+        title.append(f"  {verdict.word.upper()}", style=f"bold {TONE_COLOURS[verdict.tone]}")
     title.append("".join(f"  #{tag}" for tag in document.tags), style="cyan not bold")
     return title
 
 
 def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.marks:
-        yield RichText("   ").join(RichText(mark.text(), style=TONE_STYLES[mark.tone]) for mark in verdict.marks)
+        yield RichText("   ").join(RichText(mark.text(), style=TONE_COLOURS[mark.tone]) for mark in verdict.marks)
     if verdict.sentence:
         yield verdict.sentence
 
@@ -196,4 +196,4 @@ def _value(fact: Fact) -> RichText:
 
 def _text(text: Text) -> RichText:
     tone: Tone | None = None if isinstance(text, str) else text.tone
-    return RichText(text_of(text), style=TONE_STYLES[tone] if tone else "")
+    return RichText(text_of(text), style=TONE_COLOURS[tone] if tone else "")

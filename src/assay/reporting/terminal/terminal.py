@@ -1,18 +1,14 @@
-"""Shared terminal output: colours, tables and progress bars."""
+"""Shared terminal output: colours, files and progress bars."""
 
 import re
 import sys
-from collections.abc import Callable, Iterable
-from typing import IO, Any, TypeVar, cast
+from collections.abc import Iterable
+from typing import IO, Any, cast
 
 import click
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from assay.base.visible import terminal_of
-
-TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow", "ended": "blue"}
 
 _UNTERMINATED_WIDTH = 160
 """Columns if stdout is not a terminal, so that ids are not cut in a pipe."""
@@ -20,8 +16,6 @@ _UNTERMINATED_WIDTH = 160
 _BAR = 40
 
 _PADDING = re.compile(r" +$", re.MULTILINE)
-
-Fact = TypeVar("Fact")
 
 
 def stdout(*, markup: bool = False) -> Console:
@@ -53,26 +47,6 @@ def print_file(text: str) -> None:
         click.echo(text.replace("\r\n", "\n"), nl=False)
     else:
         click.echo(text.encode(), file=terminal_of(sys.stdout), nl=False)
-
-
-def number(heading: str) -> Column:
-    """Return a right-aligned column that does not wrap."""
-    return Column(heading, justify="right", no_wrap=True)
-
-
-def name(heading: str) -> Column:
-    """Return a column that does not wrap."""
-    return Column(heading, no_wrap=True)
-
-
-def table_of(facts: Iterable[Fact], *columns: tuple[str | Column, Callable[[Fact], str | Text]]) -> Table:
-    """Return a table with a row for each fact; a column is a heading and a function of the fact."""
-    # A column of rich holds its cells, so each table has its own.
-    headings = (heading.copy() if isinstance(heading, Column) else heading for heading, _ in columns)
-    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
-    for fact in facts:
-        table.add_row(*(cell(fact) for _, cell in columns))
-    return table
 
 
 def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:

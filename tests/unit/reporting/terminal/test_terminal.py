@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.reporting.document import Document, Fact, FactList, Section
 from assay.reporting.documents.campaign_list import campaigns_table
+from assay.reporting.terminal.document import print_document
 from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.reporting.terminal.table import table_lines
 from assay.reporting.values import device_hours_text, world_sizes_text
@@ -34,6 +36,14 @@ def test_world_sizes_show_the_changes_only() -> None:
 def test_device_time_is_hours_from_one_hour_on() -> None:
     assert device_hours_text(7_200) == "2.0 device-h"
     assert device_hours_text(75) == "1 min 15 s"
+
+
+def test_in_a_pipe_no_line_ends_in_blanks_and_a_text_of_a_cell_keeps_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = FactList([Fact("a", "is  so"), Fact("longer", "\n  is not")])
+    print_document(Document(title="", kind="", sections=[Section("", [facts])]))
+    assert capsys.readouterr().out == "a       is  so\nlonger\n          is not\n"
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
