@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from assay.base.shapes import Bool, Float, Int
+from assay.base.shapes import Bool, Float, Int, Shaped
 from assay.models.causal_config import HEAD_NUMBERS
 from assay.models.determinism import distinct_writes
 from assay.models.kernels.triton_use import runs_triton
@@ -57,7 +57,7 @@ def head_loss(
     weight: Float[Tensor, "entry width"],
     bias: Float[Tensor, "entry"] | None,
     targets: Int[Tensor, "token"],
-    factors: Float[Tensor, "token"],
+    factors: Shaped[Tensor, "token"],
 ) -> tuple[Float[Tensor, ""], TokenScores]:
     """Return the sum of -factor * logprob, which has gradients, and the scores without gradients.
 
@@ -70,7 +70,7 @@ def head_loss(
         return -(scores.logprobs * factors).sum(), TokenScores(*(score.detach() for score in scores))
     from assay.models.kernels.fused_head import FusedHeadLoss  # imports triton
 
-    loss, *found = FusedHeadLoss.apply(states, weight, bias, targets, factors, dtype)  # type: ignore[no-untyped-call]
+    loss, *found = FusedHeadLoss.apply(states, weight, bias, targets, factors.float(), dtype)  # type: ignore[no-untyped-call]
     return loss, TokenScores(*found)
 
 

@@ -1,20 +1,25 @@
 """The GPU's head beside the CPU's, through the functions that models call."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 pytest.importorskip("triton")
 
+from agreement.tiny_models import save_tiny
 from assay.models import head
 from assay.models.head import TokenScores, head_loss, head_scores
 from assay.models.kernels import fused_head
 from no_host_waits import NoHostWaits
 from unit.models.kernels.test_logits import DEVICE
 from unit.models.kernels.test_logits import pytestmark as pytestmark
+from unit.training.methods.test_lines import built, line_of, passed, rows_of
 
 WIDTH, ENTRIES = 8, 37
 CHUNK = 4
@@ -85,6 +90,26 @@ def test_one_pass_has_the_loss_and_gradients_of_two(num_tokens: int, has_bias: b
         torch.autograd.grad(loss / 7, leaves(tensors)), torch.autograd.grad(expected / 7, leaves(tensors)), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo, normalized", "grpo, several updates"])
+def test_methods_have_their_loss_and_gradients(
+    name: str, fused: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fused_head, "CHUNK_TOKENS", 64)
+    folders = [str(save_tiny(LlamaForCausalLM, tmp_path / str(seed), seed=seed)) for seed in (1, 2)]
+    method, model, frozen = built(name, folders)
+    tensors = method.tensors(replace(rows_of(name, [5, 9, 3]), line=line_of(name)), torch.device("cpu"))
+    fused(True)
+    loss, metrics, gradients = passed(method, model, tensors, frozen)
+    fused(False)
+    plain_loss, plain_metrics, plain_gradients = passed(method, model, tensors, frozen)
+    torch.testing.assert_close(loss, plain_loss, rtol=2e-6, atol=2e-6)
+    for key, metric in plain_metrics.items():
+        assert float(metrics[key].sum) == pytest.approx(float(metric.sum), rel=1e-5, abs=1e-5), key
+    scale = max(float(gradient.abs().max()) for gradient in plain_gradients)
+    for ours, plain in zip(gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=2e-6 * scale)
 
 
 def test_without_the_kernels_the_loss_is_that_of_plain_scores(fused: Callable[[bool], None]) -> None:

@@ -59,9 +59,15 @@ class SftMethod:
         tensors: Mapping[str, Shaped[Tensor, "..."]],
         frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
-        scores, num_trained = self._scores(model, tensors), tensors["num_trained"].sum()
+        num_trained = tensors["num_trained"].sum()
+        if (line := line_of(tensors)) is None:
+            scores = self._scores(model, tensors)
+            loss = -scores.logprobs.sum()
+        else:
+            inputs = tensors["input_ids"], tensors["position_ids"], tensors["scored"]
+            loss, scores = model(*inputs, line=line, with_loss=True)
         return Loss(
-            -scores.logprobs.sum(),
+            loss,
             {
                 "entropy": MetricSum(scores.entropies.detach().sum(), num_trained),
                 "token_accuracy": MetricSum(scores.is_argmax.sum(), num_trained),
