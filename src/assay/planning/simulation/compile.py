@@ -23,7 +23,6 @@ from assay.planning.program.risk import Away, CapacityLost
 from assay.planning.program.work import Dependency, Node, ProgramGate
 from assay.planning.simulation.network import (
     Array,
-    CapacityReduction,
     Network,
     PredecessorLink,
     WorkingTime,
@@ -157,9 +156,7 @@ def compile_program(program: Program, baseline: Baseline, *, keeps_calendar: boo
         gap_h=float(rule.gap_hours) if rule else 0.0,
         restart_h=np.array([spec.restart_h for spec in specs_in_order]),
         capacity=np.array(units, float),
-        reductions=tuple(
-            CapacityReduction(resources.index(reduction.resource), reduction.amount) for reduction in reductions
-        ),
+        reductions=tuple((resources.index(reduction.resource), reduction.amount) for reduction in reductions),
         working_time=_working_hours(program),
         closing=_closing(program, specs, position),
         decision=position[_last_look(program, program.decision.decided_by)],

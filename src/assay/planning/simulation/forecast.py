@@ -31,7 +31,7 @@ from assay.planning.simulation.compile import (
     compile_program,
 )
 from assay.planning.simulation.information import spent_until
-from assay.planning.simulation.network import Array, CapacityReduction, Flags
+from assay.planning.simulation.network import Array, Flags
 from assay.planning.simulation.outcome import Outcome, simulate_samples
 from assay.planning.simulation.sampling import Gates, ProgramSamples, is_stop, sample_program
 from assay.records.evaluation import Estimate
@@ -310,7 +310,7 @@ def _unlimited_before_now(
             network,
             reductions=(
                 *network.reductions,
-                *(CapacityReduction(resource, -_PLENTY) for resource in range(count)),
+                *((resource, -_PLENTY) for resource in range(count)),
             ),
         ),
         reductions=(

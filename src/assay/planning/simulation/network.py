@@ -30,13 +30,6 @@ class PredecessorLink(NamedTuple):
     of_start: bool = False
 
 
-class CapacityReduction(NamedTuple):
-    """A temporary reduction of capacity: a booking, maintenance, an absence. Its times are sampled."""
-
-    resource: int
-    amount: float
-
-
 class WorkingTime(NamedTuple):
     """A piecewise linear map from wall hours to working hours."""
 
@@ -71,7 +64,9 @@ class Network:
     restart_h: Float[np.ndarray, " activity"]
     """Hours lost on each of its devices when it continues after a pause."""
     capacity: Float[np.ndarray, " resource"]
-    reductions: tuple[CapacityReduction, ...]
+    reductions: tuple[tuple[int, float], ...]
+    """(resource, amount) of each temporary reduction of capacity, such as a booking or an absence; its times are
+    sampled."""
     working_time: WorkingTime
     closing: Mapping[int, frozenset[int]]
     """Gate -> the activities that run even after a stop; all others are called off."""

@@ -186,10 +186,10 @@ class _Block:
 
     def _see_capacity(self) -> None:
         self._room = [np.full(len(self._now), units) for units in self._network.capacity]
-        for reduction, start_h, end_h in zip(
+        for (resource, amount), start_h, end_h in zip(
             self._network.reductions, self._reduction_start_h, self._reduction_end_h, strict=True
         ):
-            self._room[reduction.resource] -= reduction.amount * ((start_h <= self._now) & (self._now < end_h))
+            self._room[resource] -= amount * ((start_h <= self._now) & (self._now < end_h))
 
     def _yield_where_too_full(self) -> None:
         """Jobs yield to a booking; people finish their current work."""

@@ -106,13 +106,13 @@ def plain_replay(network, replay_samples, program):
 
     def room(resource):
         missing = 0.0
-        for index, reduction in enumerate(network.reductions):
+        for index, (reduced, amount) in enumerate(network.reductions):
             begins, ends = (
                 replay_samples.reduction_start_h[index, program],
                 replay_samples.reduction_end_h[index, program],
             )
-            if reduction.resource == resource and begins <= now < ends:
-                missing += reduction.amount
+            if reduced == resource and begins <= now < ends:
+                missing += amount
         return network.capacity[resource] - missing
 
     def used(resource):

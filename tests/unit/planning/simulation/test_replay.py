@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.planning.simulation.network import CapacityReduction, Network, PredecessorLink, working_time
+from assay.planning.simulation.network import Network, PredecessorLink, working_time
 from assay.planning.simulation.replay import ReplaySamples, replay
 
 WEEK = working_time(working_days=[day % 7 < 5 for day in range(365)], first_h=9, last_h=17)
@@ -34,7 +34,7 @@ def random_network(rng, num_activities=9):
         demand=demand,
         not_before_h=rng.choice([0.0, 0.0, 30.0], num_activities),
         capacity=np.array([8.0, 2.0, 1.0]),
-        reductions=(CapacityReduction(0, 4.0), CapacityReduction(0, 8.0), CapacityReduction(1, 1.0)),
+        reductions=((0, 4.0), (0, 8.0), (1, 1.0)),
         working_time=WEEK,
         closing=dict.fromkeys(gates, closing),
         decision=num_activities - 1,
@@ -105,7 +105,7 @@ def samples(durations, *, reduction=None, is_stop=False):
 
 
 def test_a_job_gives_way_to_a_booking_and_pays_for_its_restart():
-    found = replay(chain(reductions=(CapacityReduction(0, 4.0),)), samples([10, 5], reduction=(6, 20)))
+    found = replay(chain(reductions=((0, 4.0),)), samples([10, 5], reduction=(6, 20)))
     np.testing.assert_allclose(found.finish_h[:, 0], [20 + 4 + 0.5, 29.5])
     np.testing.assert_allclose(found.held_h[:, 0], [10.5, 5])
 
