@@ -141,6 +141,39 @@ class ThroughputCalibration(Record):
         return 2 if self.two_workers else 1
 
 
+EqualBits = Literal[
+    "row_at_any_place",
+    "row_in_any_number_of_rows",
+    "attention_twice",
+    "attention_row_alone",
+    "attention_gradient_of_row_alone",
+    "captured_graph",
+]
+"""A row of a product at any place, and among any number of rows; attention over row borders computed twice, of a row
+alone and among others, and its gradient; a captured graph and plain calls."""
+
+
+class GpuFacts(Record):
+    """Ceilings of a GPU, and which results have equal bits on it."""
+
+    card: str
+    """As its driver names it."""
+    torch: str
+    dense_flops: PositiveFloat | None = None
+    """Bfloat16 rate of the data sheet in FLOP/s; None if the card is not listed."""
+    has_bfloat16: bool = False
+    free_bytes: NonNegativeInt = 0
+    """Memory that no process uses."""
+    total_bytes: NonNegativeInt = 0
+    product_flops: NonNegativeFloat = 0.0
+    """Measured: a product of square bfloat16 matrices, in FLOP/s."""
+    copied_bytes_per_s: NonNegativeFloat = 0.0
+    """Measured: bytes read and written."""
+    equal_bits: dict[EqualBits, bool] = {}
+    failures: dict[str, str] = {}
+    """Part that could not be measured -> reason."""
+
+
 class NetworkLink(Record):
     """A link between workers."""
 

@@ -37,7 +37,7 @@ from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChanges
 from assay.records.startup import Startup
 from assay.records.symptoms import Symptoms
-from assay.records.throughput import ThroughputCheck, ThroughputForecast
+from assay.records.throughput import GpuFacts, ThroughputCheck, ThroughputForecast
 from assay.records.triage_overview import TriageOverview
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.check import CheckView
@@ -108,6 +108,7 @@ PRINTED = (
     Printed("assay decide run, assay decide show, assay decide again", "a list, one object a candidate", Decision),
     Printed("assay throughput", "one object", ThroughputForecast),
     Printed("assay throughput --against", "one object", ThroughputCheck),
+    Printed("assay throughput --gpu", "one object", GpuFacts),
     Printed("assay scaling fit", "one object", ScalingView),
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay decide power", "one object", PowerView),

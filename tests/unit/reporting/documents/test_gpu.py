@@ -5,7 +5,6 @@ from typing import Any, get_args
 import pytest
 
 from assay.records.throughput import EqualBits, GpuFacts
-from assay.reporting.document import text_of
 from assay.reporting.documents.gpu import PROMISES, gpu_document
 from assay.reporting.documents.render import render_document
 
@@ -53,6 +52,7 @@ def test_rates_are_set_beside_the_data_sheet() -> None:
 
 
 def test_memory_that_another_process_holds_is_named() -> None:
-    [ceilings, *_] = gpu_document(GpuFacts(**{**GOOD, "free_bytes": 100 << 30})).sections
-    memory = next(fact for fact in ceilings.blocks[0].facts if fact.name == "memory")
-    assert "another process holds" in memory.note and "free of" in text_of(memory.value)
+    alone, shared = (
+        render_document(gpu_document(GpuFacts(**{**GOOD, "free_bytes": size << 30}))) for size in (140, 99)
+    )
+    assert "another process holds 45.1 GB" in shared and "another process" not in alone
