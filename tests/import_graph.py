@@ -8,12 +8,18 @@ SRC = Path(__file__).parents[1] / "src"
 
 
 @cache
+def syntax(path: Path) -> ast.Module:
+    """The syntax tree of a file, parsed once for all tests that read it."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
     """Dotted name -> syntax, packages included."""
     found = {}
     for path in sorted((SRC / "assay").rglob("*.py")):
         name = ".".join(path.relative_to(SRC).with_suffix("").parts)
-        found[name.removesuffix(".__init__")] = ast.parse(path.read_text())
+        found[name.removesuffix(".__init__")] = syntax(path)
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from assay.reporting.views import statements, triage_statements
+from import_graph import syntax
 
 SOURCE = Path(__file__).parents[2] / "src" / "assay"
 
@@ -21,7 +22,7 @@ def codes_of(folder: str) -> set[str]:
     calls = [
         node
         for path in (SOURCE / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(syntax(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Statement"
     ]
     return {code for call in calls for key in call.keywords if key.arg == "code" for code in literals(key.value)}

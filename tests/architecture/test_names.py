@@ -4,13 +4,15 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from import_graph import syntax
+
 SRC = Path(__file__).parents[2] / "src" / "assay"
 
 
 def test_no_public_class_has_the_name_of_another() -> None:
     homes = defaultdict(list)
     for path in sorted(SRC.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in syntax(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path.relative_to(SRC).as_posix())
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from import_graph import syntax
+
 SRC = Path(__file__).parents[2] / "src" / "assay"
 MODULES = sorted(SRC.rglob("*.py"))
 MAX_LINES = 70
@@ -18,12 +20,12 @@ MAX_LINES = 70
 @cache
 def nodes(path: Path) -> list[ast.AST]:
     """All of a module's syntax tree, its root first."""
-    return [*ast.walk(ast.parse(path.read_text()))]
+    return [*ast.walk(syntax(path))]
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.name == "__init__.py"], ids=lambda p: p.parent.name)
 def test_an_init_holds_one_docstring_and_nothing_else(path: Path) -> None:
-    body = ast.parse(path.read_text()).body
+    body = syntax(path).body
     assert len(body) == 1
     assert isinstance(body[0], ast.Expr)
 

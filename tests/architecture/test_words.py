@@ -1,13 +1,11 @@
-"""Identifiers use the words of the field: those on the left of this table are not names here.
-
-Run as a program, `python tests/architecture/test_words.py src/assay/store`, it lists where they stand.
-"""
+"""Identifiers use the words of the field: those on the left of this table are not names here."""
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from import_graph import syntax
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,7 +82,7 @@ def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def banned_names(path: Path) -> Iterator[tuple[str, int]]:
     is_test = path.is_relative_to(ROOT / "tests")
-    for name, line in [(path.stem, 0), *defined_names(ast.parse(path.read_text()))]:
+    for name, line in [(path.stem, 0), *defined_names(syntax(path))]:
         if is_test and name.startswith("test_"):
             continue  # a sentence about behaviour: "each" and "made" are English
         words = words_of(name)
@@ -107,12 +105,3 @@ def test_the_banned_words_are_found() -> None:
     tree = ast.parse("def asked(told): made = [each for each in told]\nclass JobShelf: kept: int")
     assert {name for name, _ in defined_names(tree)} == {"asked", "told", "made", "each", "JobShelf", "kept"}
     assert words_of("JobShelf_of_SSEThing") == ["job", "shelf", "of", "sse", "thing"]
-
-
-if __name__ == "__main__":
-    selected = [path for path in _files() if any(path.is_relative_to(Path(arg).resolve()) for arg in sys.argv[1:])]
-    for path in selected:
-        lines = [f"{name}:{line}" for name, line in banned_names(path)]
-        if lines:
-            print(f"{path.relative_to(ROOT)}: {' '.join(lines)}")
-    print(sum(1 for path in selected for _ in banned_names(path)), "names")
