@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import openai
@@ -30,11 +31,12 @@ class Chatting(Here):
         self.model, self.run = trained_job(self.home, conversations, SFT, "supervised")
         self.server, self.sdk = self.serve()
 
-    def complete_in_process(self, questions: list[str]) -> list[str]:
-        """What the model says to each, by itself."""
+    @cached_property
+    def expected(self) -> list[str]:
+        """The completions of `QUESTIONS` by the model without a server."""
         local = run_to_talk_with(self.home, self.run.run_id, step=4, tokenizer=None)
         output = local.generate(
-            [[{"role": "user", "content": question}] for question in questions],
+            [[{"role": "user", "content": question}] for question in QUESTIONS],
             SamplingParams(temperature=1.0, max_tokens=MAX_TOKENS, seed=SEED),
         )
         assert all(isinstance(item, Completion) for item in output)
@@ -54,7 +56,7 @@ QUESTIONS = [f"{n} plus {n % 7}" for n in range(NUM_ITEMS)]
 
 
 def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Chatting) -> None:
-    sdk, expected = chatting.sdk, chatting.complete_in_process(QUESTIONS)
+    sdk, expected = chatting.sdk, chatting.expected
     # A file may hold no U+0000, which the tiny model writes.
     is_right = [bool(n % 3) and "\0" not in text for n, text in enumerate(expected)]
     rights = [text.strip() if right else "none" for text, right in zip(expected, is_right, strict=True)]
@@ -112,7 +114,7 @@ def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Ch
 
 
 def test_a_batch_survives_the_kill_of_server_and_worker(chatting: Chatting) -> None:
-    sdk, expected = chatting.sdk, chatting.complete_in_process(QUESTIONS)
+    sdk, expected = chatting.sdk, chatting.expected
     url = "/v1/chat/completions"
     lines = [
         {

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def campaign_file(tiny_recipe_tree: dict[str, object], tmp_path: Path, monkeypat
 
 def _kill_once_committed(process: subprocess.Popen[bytes], home: Path, run_id: str) -> None:
     log = CommitLog(open_store(str(home / run_id)))
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while not log.commits():
         assert process.poll() is None, "the campaign ended before it could be killed"
         assert time.monotonic() < deadline, f"no commit of {run_id}"
@@ -72,8 +73,25 @@ def _kill_once_committed(process: subprocess.Popen[bytes], home: Path, run_id: s
     process.wait()
 
 
+@pytest.fixture
+def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that succeeds in this process; return its output."""
+
+    def run(*arguments: str) -> str:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        output = capfd.readouterr()
+        assert not ended.value.code, output.err
+        return output.out
+
+    return run
+
+
 @pytest.mark.slow
-def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path, tmp_path: Path) -> None:
+def test_a_killed_campaign_goes_on_and_trains_nothing_twice(
+    campaign_file: Path, tmp_path: Path, assay: Callable[..., str]
+) -> None:
     command = [sys.executable, "-c", PROGRAM, "decide", "run", str(campaign_file)]
     killed = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     _kill_once_committed(killed, tmp_path / "home", "tiny-faster-s0")
@@ -98,23 +116,22 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert [item.benchmark for item in decision.secondary] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.accuracy_benchmark == "likelihood-correct"
     assert because_text(decision) in " ".join(finished.stdout.split())
-    _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, command)
+    _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, assay)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
-    _assert_the_cost_is_shown_if_a_price_is_set(decision, command)
+    _assert_the_cost_is_shown_if_a_price_is_set(decision, campaign_file, assay)
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
-    _assert_recorded_noise_is_used_for_the_same_request_only(command)
-    checked_again = [*command, "--check", "--measure", "0"]
-    output = subprocess.run(checked_again, capture_output=True, text=True, check=True).stdout
+    _assert_recorded_noise_is_used_for_the_same_request_only(campaign_file, assay)
+    output = assay("decide", "run", str(campaign_file), "--check", "--measure", "0")
     assert "at most 4 runs (4 on record already: what is finished is not trained again), " in output
 
 
-def _assert_recorded_noise_is_used_for_the_same_request_only(command: list[str]) -> None:
+def _assert_recorded_noise_is_used_for_the_same_request_only(campaign_file: Path, assay: Callable[..., str]) -> None:
     """The name of a benchmark says nothing: its rows, their clusters and their scores do."""
 
     def power(benchmark: str, *, name: str = "likelihood", score: str = "log_likelihood") -> str:
         request = f"benchmarks=[{{type: predictions, name: {name}, score: {score}{benchmark}}}]"
         arguments = ["name=again", request, f"rule.primary=[{name}]", "--check", "--measure", "0"]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
+        return assay("decide", "run", str(campaign_file), *arguments)
 
     output = power("")
     assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in output
@@ -125,7 +142,7 @@ def _assert_recorded_noise_is_used_for_the_same_request_only(command: list[str])
         assert "power: unknown before the first look" in power(other), other
 
 
-def _assert_the_ledger_lists_it_and_can_be_rebuilt(decision: Decision, command: list[str]) -> None:
+def _assert_the_ledger_lists_it_and_can_be_rebuilt(decision: Decision, assay: Callable[..., str]) -> None:
     path = Home.from_environment().folder / "ledger.db"
     for _ in range(2):
         with Home.from_environment().open_ledger() as ledger:
@@ -134,22 +151,19 @@ def _assert_the_ledger_lists_it_and_can_be_rebuilt(decision: Decision, command: 
         path.unlink()
         with Home.from_environment().open_ledger() as ledger:
             rebuild_all(Home.from_environment(), ledger)
-    listed = subprocess.run([*command[:3], "decide", "list"], capture_output=True, text=True, check=True).stdout
+    listed = assay("decide", "list")
     assert "tiny" in listed and decision.recommendation in listed
 
 
-def _assert_the_cost_is_shown_if_a_price_is_set(decision: Decision, command: list[str]) -> None:
+def _assert_the_cost_is_shown_if_a_price_is_set(
+    decision: Decision, campaign_file: Path, assay: Callable[..., str]
+) -> None:
     home = Home.from_environment()
-
-    def shown(*arguments: str) -> str:
-        done = subprocess.run([*command[:3], "decide", *arguments], capture_output=True, text=True, check=True)
-        return done.stdout
-
-    assert "EUR" not in shown("show", "tiny")
+    assert "EUR" not in assay("decide", "show", "tiny")
     (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 3600}}")
     cost = f"{decision.spent_s:.2f} EUR"  # above a tenth, however quick the machine: below it has four digits
-    assert cost in shown("show", "tiny")
-    assert cost in shown(*command[4:])
+    assert cost in assay("decide", "show", "tiny")
+    assert cost in assay("decide", "run", str(campaign_file))
     folder = find_campaign(home, "tiny").folder
     for page in ("memo.html", "memo.md"):
         assert cost in (folder / page).read_text()
