@@ -20,12 +20,6 @@ SETTING = Setting(
 )
 
 
-@pytest.fixture(scope="module")
-def netns(requires) -> None:
-    reason = missing()
-    requires("netns", reason is None, f"{reason}; Debian's package iproute2, and root in a container that may")
-
-
 def test_where_no_namespace_can_be_made_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert missing() == "no program 'ip' (Debian: iproute2)"

@@ -5,13 +5,7 @@ import time
 
 import pytest
 
-from network_links import forked_at, linked_nodes, missing
-
-
-@pytest.fixture(scope="module")
-def netns(requires) -> None:
-    reason = missing()
-    requires("netns", reason is None, f"{reason}; Debian's package iproute2, and root in a container that may")
+from network_links import forked_at, linked_nodes
 
 
 def test_none_waits_for_one_that_failed(netns, capfd) -> None:

@@ -2,17 +2,14 @@
 
 import pytest
 
-from network_links import missing
 from throughput_advice import Case, Followed, first_is_best, followed
 from throughput_forecast import BASE
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_change_is_made_and_its_gain_put_beside_its_promise(requires) -> None:
+def test_a_change_is_made_and_its_gain_put_beside_its_promise(netns) -> None:
     """Two nodes on a slow link: with twice the batch there are half the exchanges for as many rows."""
-    reason = missing()
-    requires("netns", reason is None, f"{reason}; Debian's package iproute2, and root in a container that may")
     setting = BASE._replace(lanes=4, lane_s=0.1, gradient_bytes=500_000, rate="8mbit", steps=10)
     found = followed("small", Case(setting, 2), seconds=4.0)
     assert max(item.promised for item in found) > 20, "points, as the exchange takes longer than the lanes"

@@ -2,16 +2,9 @@
 
 import pytest
 
-from network_links import missing
 from throughput_forecast import BASE, between_nodes, cells_of, killed
 
 SMALL = BASE._replace(lanes=8, lane_s=0.2, rate="100mbit", steps=10)
-
-
-@pytest.fixture(scope="module")
-def netns(requires) -> None:
-    reason = missing()
-    requires("netns", reason is None, f"{reason}; Debian's package iproute2, and root in a container that may")
 
 
 @pytest.mark.slow

@@ -16,20 +16,14 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
 from assay.base.errors import DataError
-from assay.cli.main import main
 from assay.data.dataset import build
 from assay.data.dataset.formats import template
+from in_process import assay as run
 from language_rows import language_dataset, sft_recipe
 from preference_rows import pair_row, preference_dataset, preference_recipe, small_model, write_pairs
 from prompt_rows import grpo_recipe, prompt_dataset
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from assay.cli.main import main
 from assay.data.dataset.tokens import train_tokenizer
 from assay.statistics.benchmark_items import read_score_matrix, result_folders
+from in_process import assay as run
 from tiny_causal import new_causal_network, save_causal
 
 ROOT = Path(__file__).parents[2]
@@ -65,12 +65,6 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "base").symlink_to(ROOT / "src" / "assay" / "base")
     (tmp_path / "suite.yaml").write_text(SUITE.format())
     return tmp_path / "suite.yaml"
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def evaluated(capfd, *arguments: object) -> dict:

@@ -13,7 +13,6 @@ import yaml
 
 from agreement.tiny_models import tiny_tokenizer
 from assay.base.config import LoadedConfig
-from assay.cli.main import main
 from assay.models.causal import build_causal
 from assay.models.causal_config import NewCausalConfig
 from assay.store.home import Home
@@ -22,17 +21,12 @@ from assay.training.recipe import Recipe
 from assay.workflows.calibration import calibrate
 from assay.workflows.preview import check_gathered_weights_fit, machine_bytes, preview
 from assay.workflows.run import check_recipe
+from in_process import assay as run
 from preference_rows import preference_recipe, write_pairs
 from prompt_rows import grpo_recipe, prompt_dataset
 
 STATED_FACTOR = 2.0
 """Within which the formula for memory is, where the model is large beside Python and its libraries."""
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe: Path, capfd) -> None:

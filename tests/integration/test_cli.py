@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from assay.cli.main import main
 from assay.store.home import Home
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from in_process import assay as run
 
 
 def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path, capfd, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.main import main
+from in_process import assay as run
 
 SUITE = """
 name: chat
@@ -68,12 +68,6 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_an_endpoints_model_is_judged_by_another(endpoint: str, tmp_path: Path, capfd):

@@ -7,18 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.main import main
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 from assay.workflows.events import EventCommand
+from in_process import assay
 from machine import MACHINE
-
-
-def assay(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def lines_of(path: Path, *, at_least: int) -> list[str]:

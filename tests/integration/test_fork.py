@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.cli.main import main
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
@@ -16,12 +15,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.workflows.fork import plan_fork
-
-
-def assay(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from in_process import assay
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
-from assay.cli.main import main
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
@@ -27,6 +26,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.export.export import Exported, export_run
 from assay.workflows.run import create_run
+from in_process import assay as run_command
 from one_rank import train_here
 from preference_rows import END, VOCABULARY, preference_dataset
 from variants import soaked
@@ -161,12 +161,6 @@ def test_a_token_that_ends_rows_is_no_padding_of_a_reward_model(home: Home, tmp_
     ids = torch.tensor([[5, 4, 1, 4, 5, END]])
     with torch.no_grad():
         assert torch.allclose(plain(ids).logits[:, 0], own(ids, torch.tensor([6])), atol=1e-6)
-
-
-def run_command(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_from_its_folder(

@@ -9,7 +9,6 @@ import yaml
 from transformers import AutoTokenizer
 
 from assay.base.errors import ConfigError
-from assay.cli.main import main
 from assay.data.dataset.columns import SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.inference.protocol import GenerateRequest, Message, PromptInput, PromptsRead, SamplingParams
@@ -19,6 +18,7 @@ from assay.serving.engines.sources import _base
 from assay.store.home import Home
 from assay.workers.engine.loading import load
 from chat_base import END, TURN_END, chat_lines, save_base, save_tokenizer
+from in_process import assay as run
 from served import TALKING
 
 
@@ -27,12 +27,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return Home.from_environment()
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def build(format: str, *, out: str | None = None) -> str:

@@ -15,10 +15,10 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
 from assay.base.config import read_config_file
-from assay.cli.main import main
 from assay.reporting.views.warnings import warning_text
 from assay.workflows.data_warnings import data_warnings
 from assay.workflows.run import check_recipe
+from in_process import assay as run
 from one_rank import train_one_rank
 from preference_rows import preference_dataset
 
@@ -28,12 +28,6 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def rows_of(format: str) -> list[dict[str, Any]]:

@@ -5,18 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.main import main
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
+from in_process import assay
 
 USAGE_ERROR = 2
-
-
-def assay(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def left_behind(run: Run) -> dict[str, bytes]:

@@ -11,7 +11,6 @@ import yaml
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
-from assay.cli.main import main
 from assay.records.run import Run
 from assay.reporting.views.run import RunView, run_view
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
@@ -22,6 +21,7 @@ from assay.store.objects import open_store
 from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.workflows.run import create_run
+from in_process import assay as run
 from integration.test_soak import seeds
 from one_rank import train_here
 from preference_rows import preference_dataset, preference_recipe, small_model
@@ -70,12 +70,6 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def create(tree: dict[str, Any], name: str) -> Run:
     return create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 MISSPELT = "def grade(sample, item):\n    return float(sample['text'] == item['wanted'])"

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.cli.main import main
 from assay.elastic.supervisor import RestartPolicy
 from assay.records.replay import RolloutReport
 from assay.store.commit_log import CommitLog
@@ -16,6 +15,7 @@ from assay.store.objects import open_store
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.replay.request import RolloutRequest
 from assay.workflows.rollout import rollout_again
+from in_process import assay
 from method_runs import digest, eventful
 from one_rank import rows_of_steps
 from prompt_rows import grpo_recipe, prompt_dataset
@@ -30,12 +30,6 @@ def again(name: str, step: int, row: int, sample: int) -> RolloutReport:
     run = Home.from_environment().run(name)
     log = CommitLog(open_store(run.store_url))
     return rollout_again(run, log, RolloutRequest(step, row, sample))
-
-
-def assay(*arguments: Any) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.slow
@@ -83,7 +77,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     assert "≠ rollout alone" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [20, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(2000)])])
 @pytest.mark.slow
 def test_answers_of_a_killed_and_resized_run_are_drawn_again_alone(number: int, tmp_path: Path) -> None:
     tree = grpo_recipe(prompt_dataset(tmp_path / "rows"), tmp_path / "base")

@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.cli.main import main
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-
-
-def assay(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from in_process import assay
 
 
 @pytest.fixture(scope="module")

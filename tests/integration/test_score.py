@@ -17,7 +17,6 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
 from assay.base.config import LoadedConfig
-from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
 from assay.evals.commit_model import load_committed
 from assay.store.commit_log import CommitLog
@@ -25,6 +24,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.reference_model import ReferenceModel
 from assay.workflows.run import create_run
+from in_process import assay as run
 from language_rows import language_dataset
 from one_rank import train_one_rank
 from preference_rows import preference_dataset, preference_recipe
@@ -43,12 +43,6 @@ def pairs(tmp_path: Path) -> Path:
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def dpo_recipe(dataset: Path, base: Path, **method: Any) -> dict[str, Any]:

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.main import main
 from assay.store.home import Home
-
-
-def assay(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
+from in_process import assay
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.cli.main import main
-
-
-def call(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
+from in_process import assay as call
 
 
 @pytest.fixture

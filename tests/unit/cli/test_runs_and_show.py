@@ -18,7 +18,6 @@ import yaml
 
 from assay.base.errors import ConfigError
 from assay.cli.launch_target import LaunchTarget
-from assay.cli.main import main
 from assay.cli.train.group import _check_not_running
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
@@ -39,6 +38,7 @@ from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
+from in_process import assay as call
 from machine import MACHINE
 
 BEGAN_S = 1_800_000_000.0
@@ -56,12 +56,6 @@ class FakeClock:
 
     def sleep_s(self, seconds: float) -> None:
         self.seconds += seconds
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

@@ -8,17 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.cli.main import main
+from in_process import assay as call
 
 LEAST = ("--form", "tokens", "--resamples", "100")
-
-
-def call(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
 
 
 @pytest.fixture

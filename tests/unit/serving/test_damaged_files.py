@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from assay.records.uploaded_file import FileCreated
 from assay.serving.files import FileDamagedError, FileRepository
-from assay.serving.openai.app_state import AppState
 from assay.store.objects import ObjectStore, open_store
 from clocks import ManualClock
-from served import app_in, http_of, sdk_of
+from served import http_of, sdk_of
 
 DATA = b'{"text": "a row", "label": 1}\n' * 40
 FILE_ID, OTHER_ID = "file-" + "0" * 24, "file-" + "1" * 24
@@ -65,11 +64,6 @@ def test_an_upload_of_what_lies_there_intact_drops_the_new_bytes() -> None:
     (before,) = store.list("bytes/")
     put(files, OTHER_ID)
     assert [item.key for item in store.list("bytes/")] == [before.key]
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
 
 
 @pytest.mark.parametrize("now", [damaged(DATA, 3, 1), DATA[:-5], None], ids=["changed", "cut", "gone"])

@@ -14,7 +14,7 @@ from assay.records.fine_tuning_job import JobCreated
 from assay.serving.idempotency_keys import Retry
 from assay.serving.openai.app import make_app
 from assay.serving.openai.app_state import AppState
-from served import app_in, sdk_of
+from served import sdk_of
 
 
 class LosingResponses:
@@ -36,11 +36,6 @@ class LosingResponses:
             await self._app(scope, receive, lose)
             raise ConnectionResetError("the answer got lost")
         await self._app(scope, receive, send)
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
 
 
 def patient_sdk(app: AppState, is_lost: Callable[[int], bool]) -> openai.OpenAI:

@@ -37,11 +37,6 @@ def checkpoint(step: int, *retained: int) -> JobCheckpoint:
     return JobCheckpoint(**AT, step=step, weights_digest=f"w{step}", retained_steps=retained or (step,), points=points)
 
 
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory) -> AppState:
     """A place for what is refused: nothing comes into it but files."""
@@ -52,11 +47,6 @@ def untouched(tmp_path_factory) -> AppState:
 def refusing(untouched) -> tuple[openai.OpenAI, TestClient]:
     """SDK and plain HTTP before it."""
     return sdk_of(untouched), http_of(untouched)
-
-
-@pytest.fixture
-def sdk(app) -> openai.OpenAI:
-    return sdk_of(app)
 
 
 def create(sdk: openai.OpenAI, **kwargs):

@@ -3,19 +3,7 @@ import pytest
 
 from assay.serving.engines.sources import named_model
 from assay.serving.ids import checkpoint_name
-from assay.serving.openai.app_state import AppState
-from served import app_in, sdk_of
 from unit.serving.test_jobs import LAUNCHED, PLANNED, SUCCEEDED, VALIDATED, checkpoint, create, happens
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
-
-
-@pytest.fixture
-def sdk(app) -> openai.OpenAI:
-    return sdk_of(app)
 
 
 def test_each_name_is_a_commit_of_its_jobs_run(app, sdk):

@@ -5,7 +5,7 @@ import pytest
 
 from assay.serving.ids import checkpoint_name
 from assay.serving.openai.app_state import AppState
-from served import app_in, http_of, sdk_of
+from served import app_in, http_of
 from unit.serving.test_jobs import LAUNCHED, PLANNED, SUCCEEDED, VALIDATED, checkpoint, create, happens
 
 
@@ -15,11 +15,6 @@ def app(tmp_path) -> AppState:
     for project in ("default", "vision", "speech"):
         found.projects.ensure(project, by="")
     return found
-
-
-@pytest.fixture
-def sdk(app) -> openai.OpenAI:
-    return sdk_of(app)
 
 
 @pytest.fixture

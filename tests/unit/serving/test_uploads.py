@@ -7,19 +7,9 @@ import pytest
 
 from assay.serving.openai import upload_routes
 from assay.serving.openai.app_state import AppState
-from served import app_in, http_of, sdk_of
+from served import http_of
 
 DATA = bytes(range(256)) * 40
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
-
-
-@pytest.fixture
-def sdk(app) -> openai.OpenAI:
-    return sdk_of(app)
 
 
 def begin_upload(sdk: openai.OpenAI, **kwargs):

@@ -8,15 +8,10 @@ from assay.cli.main import cli
 from assay.records.fine_tuning_job import JobCharged
 from assay.serving.admin.spend import by_day, mark_charged
 from assay.serving.openai.app_state import AppState
-from served import app_in, http_of
+from served import http_of
 
 DAY_S = 86_400
 START_S = 1_800_000_000
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
 
 
 @pytest.fixture

@@ -3,15 +3,8 @@
 import openai
 import pytest
 
-from assay.serving.openai.app_state import AppState
-from served import app_in
 from unit.serving.admin.test_admin import sdk_with
 from unit.serving.test_jobs import LAUNCHED, PLANNED, SUCCEEDED, VALIDATED, checkpoint, create, happens
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
 
 
 @pytest.fixture

@@ -16,20 +16,10 @@ from served import app_in, http_of, opening, sdk_of
 CHAT, TEXT, VECTORS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
 
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory) -> AppState:
     """A server in which no batch comes to be."""
     return app_in(tmp_path_factory.mktemp("refusing"))
-
-
-@pytest.fixture
-def sdk(app) -> openai.OpenAI:
-    return sdk_of(app)
 
 
 def body(text: str = "hello", url: str = CHAT, **kwargs: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import openai
-import pytest
 
 from assay.records.fine_tuning_job import (
     JobCheckpoint,
@@ -17,20 +16,9 @@ from assay.records.fine_tuning_job import (
 from assay.serving.openai.app_state import AppState
 from assay.serving.queue.status import step_time_of
 from assay.serving.queue.worker_registry import SILENT_S, WorkerRegistration, WorkerRegistry
-from served import app_in, sdk_of
 
 START_S = 1_800_000_000.0
 STEPS = 100
-
-
-@pytest.fixture
-def app(tmp_path) -> AppState:
-    return app_in(tmp_path)
-
-
-@pytest.fixture
-def sdk(app) -> openai.OpenAI:
-    return sdk_of(app)
 
 
 def create(app: AppState, sdk: openai.OpenAI, *, is_validated: bool = True, **kwargs) -> str:
