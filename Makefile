@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-sinks test-lora test-triton check format soak mutants agreement bench clean
+.PHONY: demo test test-slow test-sinks test-lora test-vllm test-triton check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,8 +22,9 @@ test: $(VENV)/.installed .venv-triton/.installed  ## the quick proof: a few minu
 	$(BIN)/pytest -n 2 --dist worksteal --durations=20
 	$(MAKE) test-triton
 
+# Three workers on two cores: many of these tests wait for a lease to expire or a process to come back.
 test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; up to an hour
-	$(BIN)/pytest -n 2 --dist worksteal --durations=20 -m 'slow and not soak'
+	$(BIN)/pytest -n 3 --dist worksteal --durations=20 -m 'slow and not soak'
 
 check: $(VENV)/.installed  ## format, lint, types, imports
 	$(BIN)/ruff format --check .
@@ -39,27 +40,28 @@ soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills, and what i
 	$(BIN)/pytest -n 2 --dist worksteal -m soak tests
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 
-mutants: $(VENV)/.installed  ## small wrong programs that the tests must notice, room by room; ALL=1 takes hours
-	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m mutants.drive $(if $(ALL),--all)
+mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice
+	$(BIN)/pytest -n 2 -m '' tests/mutants
 
 # What only some tests or benchmarks need lives in environments of their own on top of ours, so that none of our pins
-# moves. $(1): the environment; $(2): an extra of pyproject.toml.
+# moves. $(1): the environment; $(2): what pip installs there.
 define on_top_of_ours
 	$(BIN)/python -m venv $(1)
 	$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
 	  > "$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/assay.pth"
-	$(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(2)]'
+	$(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 endef
+with_extra = $(call on_top_of_ours,$(1),-c constraints.txt -e '.[$(2)]')
 
 .venv-sinks/.installed: $(VENV)/.installed
-	$(call on_top_of_ours,.venv-sinks,sinks)
+	$(call with_extra,.venv-sinks,sinks)
 	touch $@
 
 test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
 
 .venv-lora/.installed: $(VENV)/.installed
-	$(call on_top_of_ours,.venv-lora,lora)
+	$(call with_extra,.venv-lora,lora)
 	touch $@
 
 test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
@@ -67,8 +69,15 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
 
+.venv-vllm/.installed: $(VENV)/.installed requirements-vllm.txt
+	$(call on_top_of_ours,.venv-vllm,--no-deps -r requirements-vllm.txt)
+	touch $@
+
+test-vllm: .venv-vllm/.installed  ## RL with rollouts of a real vLLM, on the CPU
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),vllm ASSAY_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -m '' tests/integration/test_vllm.py
+
 .venv-triton/.installed: $(VENV)/.installed
-	$(call on_top_of_ours,.venv-triton,triton)
+	$(call with_extra,.venv-triton,triton)
 	touch $@
 
 test-triton: .venv-triton/.installed  ## GPU kernels under Triton's interpreter; on a GPU, compiled
@@ -76,7 +85,7 @@ test-triton: .venv-triton/.installed  ## GPU kernels under Triton's interpreter;
 
 # The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other.
 .venv-bench-%/.installed: $(VENV)/.installed
-	$(call on_top_of_ours,.venv-bench-$*,bench-$*)
+	$(call with_extra,.venv-bench-$*,bench-$*)
 	touch $@
 
 agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
@@ -97,4 +106,4 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	$(BIN)/python benchmarks/serve.py --train
 
 clean:
-	rm -rf $(VENV) .venv-sinks .venv-lora .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-sinks .venv-lora .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
