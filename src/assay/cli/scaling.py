@@ -151,24 +151,7 @@ def fit(
     check = None
     if check_bands:
         check = checked(points, form, delta=used_delta, confidence=confidence, seed=seed)
-    from assay.reporting.documents.scaling import scaling_document
-
-    name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
-    document = scaling_document(result, check, name=name, created_s=SystemClock().now_s())
-    if out is not None:
-        from assay.reporting.documents.render import render_document, write_file
-
-        write_file(out, render_document(document))
-    if as_json:
-        from assay.reporting.views.scaling import scaling_view
-
-        click.echo(scaling_view(result, check, out).to_json())
-    else:
-        from assay.reporting.terminal.document import print_document
-
-        print_document(document)
-        if out is not None:
-            click.echo(out)
+    _show_study(result, check, sources, out, as_json=as_json)
     refused = dict.fromkeys(str(target.error) for target in result.targets if target.error is not None)
     if refused:
         raise DataError("\n".join(refused))
@@ -235,6 +218,29 @@ def _target(text: str) -> dict[str, float]:
         if name not in VARIABLES or name not in target:
             raise ConfigError(f"--predict {text}: '{part}' is not {' or '.join(VARIABLES)}=NUMBER, e.g. tokens=1.4e12.")
     return target
+
+
+def _show_study(
+    result: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path | None, *, as_json: bool
+) -> None:
+    from assay.reporting.documents.scaling import scaling_document
+
+    name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
+    document = scaling_document(result, check, name=name, created_s=SystemClock().now_s())
+    if out is not None:
+        from assay.reporting.documents.render import render_document, write_file
+
+        write_file(out, render_document(document))
+    if as_json:
+        from assay.reporting.views.scaling import scaling_view
+
+        click.echo(scaling_view(result, check, out).to_json())
+    else:
+        from assay.reporting.terminal.document import print_document
+
+        print_document(document)
+        if out is not None:
+            click.echo(out)
 
 
 def _print_code_lengths(result: "CodeLengthsView") -> None:
