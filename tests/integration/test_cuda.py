@@ -1,19 +1,26 @@
 """On a GPU, where there is one: bfloat16, and the same bits whatever dies; one rank, since NCCL wants a GPU for
 each. `ASSAY_REQUIRE=cuda` makes it a failure that there is none."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
 
 from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
 from assay.cli.main import cli
+from assay.distributed.rank_device import device_of
 from assay.elastic.faults import FaultPlan
 from assay.elastic.supervisor import RestartPolicy
+from assay.inference.local.generator import ON_GPU, Generator
+from assay.inference.protocol import SamplingParams
+from assay.inference.rollout import Prompt
 from assay.records.replay import ReplayReport
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
@@ -32,6 +39,7 @@ from assay.workflows.run import create_run
 from integration.test_soak import kill_and_resize
 from method_runs import LORA, digest, method_recipe
 from one_rank import one_rank_run, train_one_rank
+from shaped_networks import VOCAB_SIZE, shaped
 
 METHODS = ("sft", "reward", "dpo", "grpo")
 KILLS = FaultPlan.model_validate(
@@ -193,6 +201,81 @@ def test_adapters_and_compiled_layers_come_to_the_same_bits_again(what: str, tmp
     assert [step["loss"] for step in first.steps] == [step["loss"] for step in again.steps]
     assert first.weights.keys() == again.weights.keys()
     assert all(torch.equal(first.weights[name], again.weights[name]) for name in first.weights)
+
+
+def talker() -> Any:
+    """A language model with weights drawn wide, on the GPU."""
+    device_of()
+    return copy.deepcopy(shaped("qwen3")).cuda()
+
+
+def completed(network: Any, requested: list[Prompt], **options: Any) -> list[int]:
+    """Digests of rollouts in bfloat16, with deterministic kernels."""
+    params = SamplingParams(temperature=1.0, max_tokens=48)
+    with torch.autocast("cuda", torch.bfloat16):
+        rollouts = Generator(network, ends={5}, **options).generate(requested, params)
+    return [rollout.digest for rollout in rollouts]
+
+
+def questions() -> list[Prompt]:
+    words = np.arange(100) % VOCAB_SIZE
+    return [Prompt(words[:length], 100 * length + sample) for length in (1, 7, 64, 65, 90) for sample in range(20)]
+
+
+def test_rollouts_of_captured_steps_are_those_of_plain_ones_and_of_each_prompt_alone() -> None:
+    network, requested = talker(), questions()
+    captured = completed(network, requested)
+    assert captured == completed(network, requested), "twice the same"
+    assert captured == completed(network, requested, mode=ON_GPU._replace(is_captured=False))
+    assert captured == completed(network, requested, mode=ON_GPU._replace(steps_per_look=1, looks_lag=False))
+    assert captured[::-1] == completed(network, requested[::-1])
+    assert [captured[70]] == completed(network, requested[70:71])
+
+
+def test_the_paged_kernels_rollouts_are_those_of_transformers_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, requested = talker(), questions()
+    params = SamplingParams(temperature=1.0, max_tokens=24)
+    ours = Generator(network, ends={5}).generate(requested, params)
+    monkeypatch.setattr(Generator, "_kernel", lambda self, positions: None)
+    gathered = Generator(network, ends={5}).generate(requested, params)
+    for one, other in zip(ours, gathered, strict=True):
+        length = min(len(one.tokens), len(other.tokens))
+        differs = np.flatnonzero(one.tokens[:length] != other.tokens[:length])
+        equal = differs[0] if len(differs) else length
+        np.testing.assert_allclose(one.logprobs[:equal], other.logprobs[:equal], atol=1e-3)
+
+
+def test_the_host_waits_for_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, requested, step = talker(), questions(), Generator._step
+
+    def checked(self: Generator, *inputs: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return step(self, *inputs)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Generator, "_step", checked)
+    assert completed(network, requested, mode=ON_GPU._replace(is_captured=False))
+
+
+def test_weights_that_were_trained_between_generations_are_those_of_the_next() -> None:
+    network, requested = talker(), questions()
+    generator, params = Generator(network, ends={5}), SamplingParams(temperature=1.0, max_tokens=24)
+    with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+        first = [rollout.digest for rollout in generator.generate(requested, params)]
+        for parameter in network.parameters():
+            parameter.mul_(-0.5)
+        second = [rollout.digest for rollout in generator.generate(requested, params)]
+        new = [rollout.digest for rollout in Generator(network, ends={5}).generate(requested, params)]
+    assert second == new and second != first
+    assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
+
+
+def test_a_tile_for_which_memory_is_short_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.inference.local.generator._free_bytes", lambda device: 1 << 10)
+    with pytest.raises(ConfigError, match="GB are free"):
+        completed(talker(), questions())
 
 
 def test_more_workers_than_gpus_are_refused(tmp_path: Path) -> None:

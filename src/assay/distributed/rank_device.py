@@ -5,12 +5,15 @@ Only what torch reports is recorded: a rank on a CPU has no serial number and no
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 import torch
 
 from assay.records.processor import CUBLAS_WORKSPACE
 from assay.records.rank_device import RankDevice
+
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def device_of(rank: int = 0) -> torch.device:
@@ -21,6 +24,14 @@ def device_of(rank: int = 0) -> torch.device:
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Return the autocast context of a forward pass."""
+    is_bfloat16 = precision == "bfloat16" or (
+        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    )
+    return torch.autocast(device.type, torch.bfloat16) if is_bfloat16 else nullcontext()
 
 
 def _add_in_one_order() -> None:

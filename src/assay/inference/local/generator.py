@@ -70,6 +70,8 @@ class Cost:
     """Rows of the tile, summed over its steps."""
     num_tokens: int = 0
     """Sampled tokens: rows that were not blank."""
+    tile_rows: int = 0
+    """Rows of the largest tile."""
 
     def metrics(self) -> Mapping[str, float]:
         return {
@@ -77,6 +79,7 @@ class Cost:
             "decode_s": self.decode_s,
             "drawn_tokens_per_s": self.num_tokens / max(self.prefill_s + self.decode_s, 1e-9),
             "slot_occupancy": self.num_tokens / max(self.num_rows, 1),
+            "tile_rows": self.tile_rows,
         }
 
 
@@ -293,6 +296,7 @@ class Generator:
             return []
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
         tile = self._tile(prompts, params, ends, rows, is_observed=observer is not None)
+        self.cost.tile_rows = max(self.cost.tile_rows, tile.rows)
         prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
         waiting = PromptQueue(prompts, prefill, at_once=self._groups_at_once(tile.rows, prompts))
         rollouts: dict[int, Rollout] = {}
@@ -488,9 +492,9 @@ def _masks(
     Layers with a sliding window have a narrower mask; if a model has both kinds, each has its own.
     """
     columns = torch.arange(width, device=positions.device)
-    seen = columns <= positions[:, None]
     dtype, window = network.dtype, getattr(network.config, "sliding_window", None)
-    whole = torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill_(~seen, -torch.inf)
+    whole = torch.zeros(len(positions), width, dtype=dtype, device=positions.device)
+    whole.masked_fill_(columns > positions[:, None], -torch.inf)
     if window is None or width <= window:
         return whole[:, None, None]
     near = whole.masked_fill(columns <= positions[:, None] - window, -torch.inf)[:, None, None]

@@ -6,6 +6,7 @@ completions come from `generator`, which guarantees the same.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +21,9 @@ from assay.data.dataset.checkpoint_tokens import begin_ids, turn_end_ids
 from assay.data.dataset.formats.boundaries import control_tokens, encode_guarded, guarded, pattern_of
 from assay.data.dataset.formats.conversation_parts import GUARD
 from assay.data.dataset.formats.template import ChatTemplate
-from assay.distributed.rank_device import device_of
+from assay.distributed.rank_device import Precision, autocast, device_of
 from assay.inference.local.generator import Generator
+from assay.inference.local.memory import SLOTS
 from assay.inference.local.stop_tokens import CompletionText
 from assay.inference.local.streaming import TokenStreamer, TokenTexts, mean_state, scored
 from assay.inference.protocol import (
@@ -50,14 +52,17 @@ class LocalModel(Engine):
         device: torch.device | None = None,
         ends: Collection[int] = (),
         template: ChatTemplate | None = None,
+        precision: Precision = "auto",
     ) -> None:
-        """`name` identifies the model in digests, e.g. the digest of its weights.
+        """`name` identifies the model in digests, e.g. the digest of its weights; it gets the `precision` on a GPU, if
+        that is bfloat16. On a CPU the model is computed in float32.
 
         A completion ends with an end token of the model, with the end-of-turn token of `template`, or with one of
         `ends`. Texts begin with the tokens that the tokenizer adds. Without a `template`, conversations are plain text.
         """
-        self.name = name
         self._device = device or device_of()
+        self._autocast = autocast(precision if self._device.type == "cuda" else "float32", self._device)
+        self.name = name if isinstance(self._autocast, nullcontext) else f"{name} in bfloat16"
         self.network: Final[Any] = model.network.to(self._device).eval()
         """`input_ids -> logits`, a Hugging Face model, in evaluation mode."""
         self.tokenizer: Final[Tokenizer] = model.tokenizer
@@ -72,7 +77,7 @@ class LocalModel(Engine):
         self.has_template: Final = template is not None
         self.texts: Final = TokenTexts(model.tokenizer)
         self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
-        self._generator = Generator(self.network, ends=self.ends, tokenizer=self.tokenizer)
+        self._generator = Generator(self.network, ends=self.ends, tokenizer=self.tokenizer, slots=SLOTS)
 
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
         """Return the bits of each token, predicted from at least half a window (or all) of the text before it.
@@ -109,11 +114,13 @@ class LocalModel(Engine):
 
     def token_logprobs(self, tokens: Sequence[int], top_logprobs: int = 0) -> list[TokenLogprob]:
         """Return each token with its logprob given those before it, from one pass over them alone."""
-        return scored(self.network, tokens, self.texts, top_logprobs=top_logprobs)
+        with self._autocast:
+            return scored(self.network, tokens, self.texts, top_logprobs=top_logprobs)
 
     def vector(self, tokens: Sequence[int]) -> list[float]:
         """Return the mean of the last layer's states over the tokens."""
-        return mean_state(self.network, tokens)
+        with self._autocast:
+            return mean_state(self.network, tokens)
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         return [self.vector(self.tokens_of(text)) for text in texts]
@@ -138,7 +145,8 @@ class LocalModel(Engine):
             texts=self.texts,
             is_streamed=is_streamed,
         )
-        return self._generator.generate(prompts, params, is_stopping, streamer)
+        with self._autocast:
+            return self._generator.generate(prompts, params, is_stopping, streamer)
 
     def generate(
         self,
@@ -155,7 +163,8 @@ class LocalModel(Engine):
         check_prompt_budget(self.window_tokens, params)
         prompts_or_errors = [self._prompt(messages, params) for messages in prompts]
         whole = [found[0] for found in prompts_or_errors if not isinstance(found, SamplerError)]
-        rollouts = iter(self.stream(whole, params, send) if send else self._generator.generate(whole, params))
+        with self._autocast:
+            rollouts = iter(self.stream(whole, params, send) if send else self._generator.generate(whole, params))
         return [
             found if isinstance(found, SamplerError) else self._completion(*found, next(rollouts), params)
             for found in prompts_or_errors
@@ -200,7 +209,8 @@ class LocalModel(Engine):
         if not begin and len(ids):
             found[0] = math.log2(self.network.config.vocab_size)
         for first, tokens, num_new in _windows(sequence, window):
-            logits = self.network(input_ids=tokens[None].to(self._device)).logits[0].float()
+            with self._autocast:
+                logits = self.network(input_ids=tokens[None].to(self._device)).logits[0].float()
             log_probabilities = torch.log_softmax(logits[:-1], dim=-1)
             picked = log_probabilities.gather(1, tokens[1:, None].to(self._device))[:, 0]
             new = picked.double().cpu().numpy()[-num_new:]

@@ -40,7 +40,8 @@ def sample_tokens(
     if params.temperature < GREEDY_BELOW:
         tokens = logits.argmax(dim=-1)
         return tokens, torch.zeros(len(tokens), device=logits.device)
-    logprobs = torch.log_softmax(_filtered(logits.float() / params.temperature, params), dim=-1)
+    scaled = logits.float() if params.temperature == 1 else logits.float() / params.temperature
+    logprobs = torch.log_softmax(_filtered(scaled, params), dim=-1)
     cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     sought = uniform_draws[:, None] * cumulative[:, -1:]
     # An entry of probability 0 adds nothing to the sum, so it is never the first one above the target.

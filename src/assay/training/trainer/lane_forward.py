@@ -5,7 +5,7 @@ from the same bits.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from assay.base.seeds import derive_key
 from assay.base.shapes import Shaped
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.distributed.rank_device import autocast
 from assay.models.compute_copy import as_bfloat16
 from assay.training.numerics import MetricSum
 from assay.training.trainer.config import Precision
@@ -144,11 +145,3 @@ def seed_generators(key: int) -> None:
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(key)
-
-
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return the autocast context of a forward pass."""
-    is_bfloat16 = precision == "bfloat16" or (
-        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
-    )
-    return torch.autocast(device.type, torch.bfloat16) if is_bfloat16 else nullcontext()

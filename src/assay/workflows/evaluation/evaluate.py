@@ -113,6 +113,7 @@ def language_model(
         name=f"weights {commit.weights_digest[:12]}",
         ends=[*dataset_end_ids(dataset.manifest, path), *recipe_of(run).method.end_ids()],
         template=_template(path, chat_day) if has_template else None,
+        precision=recipe_of(run).trainer.precision,
     )
 
 

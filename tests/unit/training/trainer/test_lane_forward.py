@@ -12,8 +12,9 @@ from torch import nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
+from assay.distributed.rank_device import autocast
 from assay.training.numerics import MetricSum
-from assay.training.trainer.lane_forward import LaneForward, autocast, seed_generators
+from assay.training.trainer.lane_forward import LaneForward, seed_generators
 from assay.training.trainer.method import Loss
 from noisy_regression import NoisyRegression, PromptRows, micro_batch
 

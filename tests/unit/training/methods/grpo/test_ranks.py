@@ -176,7 +176,15 @@ def test_a_step_says_when_it_gathers_answers_and_grades_and_what_that_took(
     for entered, costs in of_ranks:
         agreed = ["communication", "compute"]
         assert entered == [*gathered, "generation", "reward", *agreed, "communication", "compute"]
-        names = {"prefill_s", "decode_s", "drawn_tokens_per_s", "slot_occupancy", "forward_s", "backward_s"}
+        names = {
+            "prefill_s",
+            "decode_s",
+            "drawn_tokens_per_s",
+            "slot_occupancy",
+            "tile_rows",
+            "forward_s",
+            "backward_s",
+        }
         assert set(costs) == names and all(value > 0 for value in costs.values())
         assert costs["slot_occupancy"] <= 1
 
