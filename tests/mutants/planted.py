@@ -41,8 +41,8 @@ PLANTED = (
     Planted(
         "no clipping",
         OPTIMIZER,
-        "if max_norm is not None and norm > max_norm:",
-        "if max_norm is None and norm > 1.0:",
+        "factor * (max_norm / norm), factor)",
+        "factor, factor)",
         ("trainer/test_against_pytorch.py::test_twenty_steps_are_those_of_a_loop_in_plain_pytorch",),
     ),
     Planted(
