@@ -4,8 +4,8 @@
         --> differences, effects, breadth; failures for safety
     audits and device time of the runs; the records that a clause needs; forecast; sealed holdout
 
-Facts are plain values, gathered once (`workflows.campaign.gather`), and judged by pure functions under many variations.
-A clause therefore cannot depend on anything else.
+Facts are plain values, gathered once (`workflows.campaign.evidence`), and judged by pure functions under many
+variations. A clause therefore cannot depend on anything else.
 """
 
 import math
