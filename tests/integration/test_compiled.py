@@ -59,12 +59,14 @@ def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("method", ["reward", "dpo"])
+@pytest.mark.parametrize("method", ["reward", "dpo", "dpo, lines"])
 def test_each_method_ends_with_the_same_weights_on_two_ranks_and_on_one(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = compiled(method, tmp_path, checkpoint_activations=method == "dpo")
+    tree = compiled(method.partition(",")[0], tmp_path, checkpoint_activations=method == "dpo")
+    if method == "dpo, lines":
+        tree["loader"] |= {"layout": {"type": "line", "tokens": 96}, "max_micro_batch_tokens": None}
     alone = digest(tree, "alone", RestartPolicy())
     kill = FaultPlan.model_validate({"faults": [{"type": "kill", "step": 5}]})
     policy = RestartPolicy(world_sizes=(2, 2), parallel=("fsdp2", "ddp"), faults=kill)

@@ -27,6 +27,7 @@ from one_rank import rows_of_steps
 from prompt_rows import grpo_recipe, prompt_dataset
 from slurm_cluster import wait_until
 
+LINES = {"layout": {"type": "line", "tokens": 80}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "held to a reference": {"method": {"kl": 0.05, "loss": {"type": "grpo"}}},
     "several micro-batches, advantages by the step": {
@@ -46,6 +47,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         }
     },
     "said two steps ahead, several updates": {"method": {"staleness": 2, "updates_per_rollout": 4}},
+    "in lines": {"loader": LINES, "method": {"kl": 0.05}},
+    "in lines, two steps ahead": {
+        "loader": LINES,
+        "method": {"staleness": 2, "updates_per_rollout": 2, "loss": {"type": "gspo"}},
+    },
 }
 
 

@@ -32,7 +32,14 @@ from preference_rows import (
     write_pairs,
 )
 
-VARIANTS = {"reward": {}, "dpo": {}, "dpo, several micro-batches": {"max_micro_batch_tokens": 60}}
+LINES = {"layout": {"type": "line", "tokens": 96, "row_tokens": 24}}
+VARIANTS = {
+    "reward": {},
+    "dpo": {},
+    "dpo, several micro-batches": {"max_micro_batch_tokens": 60},
+    "reward, lines": LINES,
+    "dpo, lines": LINES,
+}
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,10 @@ from one_rank import train_one_rank
 
 KILL = {"faults": [{"type": "kill", "rank": 0, "step": 10, "phase": "compute"}]}
 PACKED = {"layout": {"type": "packed", "sequence_tokens": 32}}
+LINES = {"layout": {"type": "line", "tokens": 64, "row_tokens": 24}}
 VARIANTS: dict[str, dict[str, Any]] = {
+    "lines": {"loader": LINES},
+    "lines, in spans": {"loader": LINES, "method": {"train_on": "spans"}},
     "packed, in spans": {"loader": PACKED, "method": {"train_on": "spans"}},
     "checkpointed": {"method": {"model": small_model(checkpoint_activations=True)}},
     "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
@@ -60,11 +63,17 @@ def test_killed_and_resized_it_ends_with_the_same_weights(
         *(pytest.param(*other, marks=pytest.mark.soak) for other in [(4, "ddp"), (2, "fsdp2")]),
     ],
 )
+@pytest.mark.parametrize("loader", [PACKED, LINES], ids=["packed", "lines"])
 def test_every_world_size_ends_with_the_same_weights(
-    parallel: str, world_size: int, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loader: dict[str, Any],
+    parallel: str,
+    world_size: int,
+    language: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = sft_recipe(language, trainer={"spot_check_every": 4}, loader=PACKED)
+    tree = sft_recipe(language, trainer={"spot_check_every": 4}, loader=loader)
     alone = digest(tree, "alone", RestartPolicy())
     policy = RestartPolicy(parallel=(parallel,))
     assert digest(tree, "shared", policy, world_size) == alone
@@ -89,11 +98,12 @@ def assay(tmp_path: Path) -> Assay:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_commands_take_it_as_they_are(language: Path, assay: Assay, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loader", [PACKED, LINES], ids=["packed", "lines"])
+def test_the_commands_take_it_as_they_are(loader: dict[str, Any], language: Path, assay: Assay, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     slices = {"slice_columns": ["language"]}
     trainer = {"evaluate_every": 4, "spot_check_every": 4}
-    recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=PACKED)))
+    recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=loader)))
     (tmp_path / "kill.yaml").write_text(yaml.safe_dump(KILL))
     assay("train", recipe, "--run-id", "killed", "--workers", 2, "--faults", tmp_path / "kill.yaml")
     run = assay("runs", "show", "killed")

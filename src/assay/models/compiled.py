@@ -1,8 +1,9 @@
-"""Compiles the layers of a transformer with `torch.compile`: one program for a single line of tokens, one for several.
+"""Compiles the layers of a transformer with `torch.compile`: one program for one sequence of tokens, one for several.
 
 The bits of a layer must not depend on the process's history, because restarts, other ranks and replays start elsewhere.
-So all programs are compiled before the first step, from the same shapes in the same order, with dynamic sizes of lines
-and tokens; later calls never recompile:
+So all programs are compiled before the first step, from the same shapes in the same order, with dynamic sizes of
+sequences and tokens; later calls never recompile. If micro-batches are lines of one shape (`LineShape`), there is one
+program, of that shape:
 
     a layer in training, several tokens  --a program fits-->  the program
     anything else                        ------------------>  the eager layer
@@ -16,17 +17,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from assay.base.errors import ConfigError
-from assay.base.shapes import Float
+from assay.base.shapes import Float, Int
+from assay.data.loader.line import LineShape, line_arrays
 from assay.models.causal import longest_sequence
+from assay.models.line_attention import Borders
 from assay.models.token_scores import hidden_states
 
 NUM_LINES = (1, 3)
@@ -38,15 +42,18 @@ MAX_PROGRAMS = 64
 """Limit for layers of one class; torch's own is 8, and it falls back to eager without an error."""
 
 
-def compile_layers(model: nn.Module, autocast: AbstractContextManager[object]) -> None:
-    """Compile a language model's layers for training, under `autocast`.
+def compile_layers(model: nn.Module, autocast: AbstractContextManager[object], line: LineShape | None = None) -> None:
+    """Compile a language model's layers for training, under `autocast`; `line`: the shape of all micro-batches.
 
     The model trains all weights on rows that are not packed, is not wrapped yet, and is the only one in its process.
     """
     backbone = next(module for module in model.modules() if isinstance(module, PreTrainedModel)).base_model
     layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
     num_tokens = min(NUM_TOKENS, longest_sequence(backbone.config))
-    _configure(num_tokens)
+    inputs = [_Input(torch.zeros(num_lines, num_tokens, dtype=torch.int64)) for num_lines in NUM_LINES]
+    _configure(str(num_tokens) if line is None else f"line-{'-'.join(map(str, line))}")
+    if line is not None:
+        inputs = [_line_input(line)]
     for layer in layers:
         # FSDP2 changes the class of the layer, which would invalidate the program: it gets a shallow copy.
         program = _program(inspect.unwrap(type(layer).forward))
@@ -54,10 +61,10 @@ def compile_layers(model: nn.Module, autocast: AbstractContextManager[object]) -
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns about its own internals
-            with torch.compiler.set_stance("default"), _sizes_marked(layers):
-                _compute(backbone, num_tokens, autocast)
+            with torch.compiler.set_stance("default"), _sizes_marked([] if line else layers):
+                _compute(backbone, inputs, autocast)
             with torch.compiler.set_stance("fail_on_recompile"):
-                _compute(backbone, num_tokens, autocast)
+                _compute(backbone, inputs, autocast)
     except RuntimeError as error:
         reason = next(filter(str.strip, str(error).splitlines()), type(error).__name__).strip()
         raise ConfigError(
@@ -82,7 +89,7 @@ def eager_layers() -> AbstractContextManager[None]:
     return as_written
 
 
-def _configure(num_tokens: int) -> None:
+def _configure(sizes: str) -> None:
     # Imported here because it takes more than a second.
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
@@ -94,7 +101,7 @@ def _configure(num_tokens: int) -> None:
     inductor.deterministic = True  # no choice of kernels by timing
     # torch caches programs across processes. The key separates other sizes, and other vector widths, whose programs
     # write beyond their buffers.
-    compiler.cache_key_tag = f"assay-{num_tokens}-{torch.backends.cpu.get_cpu_capability()}"
+    compiler.cache_key_tag = f"assay-{sizes}-{torch.backends.cpu.get_cpu_capability()}"
 
 
 @cache
@@ -120,13 +127,25 @@ def _forward(
     return run(states, *arguments)
 
 
-def _compute(backbone: Any, num_tokens: int, autocast: AbstractContextManager[object]) -> None:
+class _Input(NamedTuple):
+    input_ids: Int[Tensor, "line token"]
+    position_ids: Int[Tensor, "line token"] | None = None
+    rows: Borders | None = None
+
+
+def _line_input(line: LineShape) -> _Input:
+    arrays = line_arrays(np.zeros((1, 1), np.int64), np.ones(1, np.int32), line)
+    ids, positions, borders, longest_row = map(torch.from_numpy, arrays.values())
+    return _Input(ids, positions, Borders(borders, longest_row))
+
+
+def _compute(backbone: Any, inputs: Sequence[_Input], autocast: AbstractContextManager[object]) -> None:
     """Run forward and backward: the backward program is compiled at its first use."""
     weights = list(backbone.parameters())
-    for num_lines in NUM_LINES:
-        ids = torch.zeros(num_lines, num_tokens, dtype=torch.int64, device=weights[0].device)
+    for one in inputs:
+        on_device = tree_map(lambda tensor: tensor if tensor is None else tensor.to(weights[0].device), one)
         with autocast:
-            states = hidden_states(backbone, ids)
+            states = hidden_states(backbone, *on_device)
         torch.autograd.grad(states.square().sum(), weights)
 
 

@@ -100,7 +100,7 @@ class Recipe(FrozenConfig):
         if self.trainer.compile and (self.loader.layout.type == "packed" or not self.method.may_compile):
             raise ValueError(
                 "trainer.compile: it is only known to be exact for sft, reward and dpo without lora, on rows that "
-                "are not packed. Leave it out"
+                "are not packed (lines are). Leave it out"
             )
         return self
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.base.units import bytes_text, number_of
+from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
-from assay.data.loader.config import PackedLayout
+from assay.data.loader.config import LineLayout, PackedLayout
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.trackers.gpus import smallest_gpu_bytes
 from assay.training.model_folders import check_models
@@ -29,6 +30,8 @@ MOMENTS = 2
 """Moments of AdamW for each parameter."""
 PACKING_WASTE = 11 / 9
 """Upper bound of packed sequences relative to the minimum (see `layouts.pack`)."""
+SMALLEST_LINE = 8192
+"""Tokens of the shortest line that keeps a GPU busy."""
 LARGE_RATE = 0.1
 """A learning rate at which a model forgets its initial weights in one step."""
 FORWARD_SHARE = 1 / 3
@@ -114,6 +117,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
         warnings=(
             *notes,
             *_notes(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size),
+            *(_line_notes(recipe, dataset) if smallest_gpu_bytes() is not None else ()),
         ),
     )
 
@@ -133,6 +137,8 @@ def expected_s(found: Preview, measured: Calibration) -> float:
 def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
     """Return the tokens of the largest micro-batch, with padding; for packed rows, an estimate."""
     loader, lengths = recipe.loader, dataset.manifest.lengths
+    if isinstance(loader.layout, LineLayout):
+        return loader.layout.tokens
     sequences, widest = recipe.method.training_sequences(loader.rows_per_lane, int(lengths.max))
     tokens = sequences * widest
     if isinstance(loader.layout, PackedLayout):
@@ -206,6 +212,27 @@ def _notes(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) -> I
         )
     if (threads := world_size * trainer.threads_per_rank) > (cpus := len(os.sched_getaffinity(0))):
         yield f"{threads} threads (--workers x trainer.threads_per_rank) share this machine's {cpus} processors"
+
+
+def _line_notes(recipe: Recipe, dataset: Dataset) -> Iterator[str]:
+    """Advise a line on a GPU. The default layout does not depend on this machine: it would change the weights."""
+    loader, longest = recipe.loader, int(dataset.manifest.lengths.max)
+    sequences, widest = recipe.method.training_sequences(loader.rows_per_lane, longest)
+    row_tokens = widest // len(sequences_of(recipe.method.columns))
+    if isinstance(loader.layout, LineLayout):
+        if loader.layout.longest_row >= 2 * row_tokens:
+            yield (
+                f"loader.layout.row_tokens={loader.layout.longest_row}: no row has more than {row_tokens}. Attention "
+                f"plans for rows of row_tokens: use loader.layout.row_tokens={row_tokens}"
+            )
+    elif recipe.method.takes_lines:
+        mean = widest * dataset.manifest.lengths.mean / longest
+        tokens = max(SMALLEST_LINE, 1 << (max(widest, int(sequences * mean)) - 1).bit_length())
+        yield (
+            f"loader.layout.type={loader.layout.type}: micro-batches change their shape, so a GPU waits for the host "
+            f"to start each kernel. With {{type: line, tokens: {tokens}, row_tokens: {row_tokens}}} a pass "
+            "has one shape and starts at once (other batches, hence other weights)"
+        )
 
 
 def check_gathered_weights_fit(recipe: Recipe, parallel: str, *, world_size: int) -> None:

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assay.data.loader.line import LineShape
 from assay.models.causal_config import NewCausalConfig
 from assay.models.compiled import compile_layers, disable_compiled_layers, eager_layers
 from assay.models.token_scores import CausalNetwork
 from assay.training.numerics import digest_of_tensors
 from language_rows import VOCABULARY, small_model
+from unit.models.test_line_attention import line_scores, line_tensors
+from unit.models.test_token_scores import padded, rows
 from variants import soaked
 
 pytestmark = pytest.mark.slow
@@ -80,6 +83,34 @@ def test_only_training_runs_the_programs_and_none_is_made_on_the_way() -> None:
     network.train()
     gradients(network, ids_of((2, 64)))
     assert len(calls) == 3
+
+
+def test_lines_have_one_program_whatever_their_rows() -> None:
+    line = LineShape(tokens=20, rows=6, row_tokens=8)
+    lines = [
+        line_tensors(rows(*lengths), padded(rows(*lengths))[1], line) for lengths in ((5, 3, 1, 7), (8, 2, 8), (4,))
+    ]
+
+    def found(order: Sequence[int], *, compiles: bool) -> tuple[dict[int, list[Tensor]], list[int]]:
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        network, calls = CausalNetwork(NewCausalConfig.model_validate(small_model())), list[int]()
+        if compiles:
+            compile_layers(network, nullcontext(), line)
+        network.network.model.layers[1].mlp.register_forward_hook(lambda *_: calls.append(1))
+        weights = list(network.parameters())
+        return {
+            index: list(torch.autograd.grad(line_scores(network, lines[index]).sum(), weights)) for index in order
+        }, calls
+
+    (one, calls), (other, _), (as_written, _) = (
+        found([0, 1, 2], compiles=True), found([2, 1, 0], compiles=True), found([0, 1, 2], compiles=False)
+    )  # fmt: skip
+    assert not calls, "the layer ran as it is written"
+    for index, gradients_of_line in one.items():
+        for ours, theirs, written in zip(gradients_of_line, other[index], as_written[index], strict=True):
+            assert torch.equal(ours, theirs)
+            torch.testing.assert_close(ours, written, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_without_programs_has_none_after_one_that_had() -> None:

@@ -25,28 +25,28 @@ class LineShape(NamedTuple):
     """Most rows of a line."""
     row_tokens: int
     """Longest sequence of a row."""
+    sequences: int = 1
+    """Sequences of each row: two if rows are pairs."""
 
-    def num_borders(self, sequences_per_row: int = 1) -> int:
-        """Return the number of borders: of all sequences, and of the blank rest, cut to `row_tokens`."""
-        return self.rows * sequences_per_row + -(-self.tokens // self.row_tokens) + 1
+    @property
+    def num_borders(self) -> int:
+        """Borders of all sequences, and of the blank rest, cut to `row_tokens`."""
+        return self.rows * self.sequences + -(-self.tokens // self.row_tokens) + 1
 
 
 def line_arrays(
     input_ids: Int[np.ndarray, "sequence token"],
     lengths: Int[np.ndarray, "sequence"],
     line: LineShape,
-    *,
-    sequences_per_row: int = 1,
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Return padded sequences as a line: `input_ids` and `position_ids` [1, token], `borders` [border], and
     `longest_row`, an empty array with `row_tokens` entries, whose shape tells attention the longest row."""
-    num_tokens, num_borders = int(lengths.sum()), line.num_borders(sequences_per_row)
-    mask = _mask(input_ids, lengths)
+    num_tokens, mask = int(lengths.sum()), _mask(input_ids, lengths)
     ids, positions = np.zeros((1, line.tokens), np.int64), np.zeros((1, line.tokens), np.int64)
     ids[0, :num_tokens] = input_ids[mask]
     positions[0, :num_tokens] = np.broadcast_to(np.arange(mask.shape[1]), mask.shape)[mask]
     positions[0, num_tokens:] = np.arange(line.tokens - num_tokens) % line.row_tokens
-    borders = np.full(num_borders, line.tokens, np.int32)
+    borders = np.full(line.num_borders, line.tokens, np.int32)
     borders[: len(lengths) + 1] = np.concatenate([[0], np.cumsum(lengths)])
     blank = np.arange(num_tokens, line.tokens, line.row_tokens)
     borders[len(lengths) : len(lengths) + len(blank)] = blank

@@ -191,7 +191,7 @@ class Loader:
         if not isinstance(layout, LineLayout):
             return None
         rows = min(2 * self.config.rows_per_lane, layout.tokens // num_sequences)
-        return LineShape(layout.tokens, rows, layout.longest_row)
+        return LineShape(layout.tokens, rows, layout.longest_row, num_sequences)
 
     def arrange(
         self,

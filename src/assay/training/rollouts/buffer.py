@@ -21,10 +21,14 @@ from assay.base.errors import DamagedDataError
 from assay.base.shapes import UInt8, UInt64
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
+from assay.data.loader.line import LineShape
 from assay.training.checkpoint.parts import State
 from assay.training.checkpoint.rollout_log import parse_rollout_log, rollout_log_file, rollout_log_table
 from assay.training.numerics import MetricSum
 from assay.training.samples import LaneSamples
+
+LINE = "line"
+"""Key of a line's shape in the metadata of a micro-batch's table."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +158,12 @@ def _unpacked(lane: int, data: bytes) -> Iterator[tuple[int, BufferedRollouts]]:
 
 
 def _table_bytes(batch: MicroBatch) -> bytes:
-    """Return tokens as lists, with the other columns, as an Arrow stream."""
+    """Return tokens as lists, with the other columns, as an Arrow stream; its metadata tell the shape of a line."""
     lines = zip(batch.tokens.values, batch.tokens.lengths, strict=True)
     tokens = pa.array([line[:length] for line, length in lines], pa.list_(pa.int64()))
     table = pa.table({"row_ids": pa.array(batch.row_ids), TOKENS: tokens, **batch.columns})
+    if batch.line is not None:
+        table = table.replace_schema_metadata({LINE: json.dumps(batch.line)})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -172,4 +178,6 @@ def _batch(data: UInt8[np.ndarray, "byte"]) -> MicroBatch:
     values = np.zeros((len(lengths), int(lengths.max(initial=0))), np.int64)
     for line, length, own in zip(values, lengths.tolist(), tokens, strict=True):
         line[:length] = own.values.to_numpy()
-    return MicroBatch(row_ids=row_ids, ragged={TOKENS: Ragged(values, lengths)}, columns=columns)
+    shape = (table.schema.metadata or {}).get(LINE.encode())
+    own_line = None if shape is None else LineShape(*json.loads(shape))
+    return MicroBatch(row_ids=row_ids, ragged={TOKENS: Ragged(values, lengths)}, columns=columns, line=own_line)

@@ -44,7 +44,7 @@ def test_rows_stand_end_to_end_and_borders_tell_them_apart(drawn):
     lengths, line = drawn
     arrays = line_arrays(*padded(lengths), line)
     ids, positions, borders = arrays["input_ids"][0], arrays["position_ids"][0], arrays["borders"]
-    assert ids.shape == positions.shape == (line.tokens,) and borders.shape == (line.num_borders(),)
+    assert ids.shape == positions.shape == (line.tokens,) and borders.shape == (line.num_borders,)
     assert arrays["longest_row"].shape == (line.row_tokens,)
     assert borders[0] == 0 and borders[-1] == line.tokens
     assert ((np.diff(borders) >= 0) & (np.diff(borders) <= line.row_tokens)).all()

@@ -80,6 +80,10 @@ def rows_of(name: str, lengths: list[int], seed: int = 0) -> MicroBatch:
     return MicroBatch(batch.row_ids, {"input_ids": batch.tokens}, columns)
 
 
+def line_of(name: str) -> LineShape:
+    return LINE._replace(sequences=2 if name.startswith(("dpo", "reward")) else 1)
+
+
 def passed(
     method: Any, model: nn.Module, tensors: Mapping[str, Tensor], frozen: Mapping[str, nn.Module]
 ) -> tuple[Tensor, Mapping[str, MetricSum], tuple[Tensor, ...]]:
@@ -92,7 +96,7 @@ def passed(
 def test_a_line_has_the_loss_of_its_rows_and_no_wait(name: str, lengths: list[int], folders: list[str]) -> None:
     method, model, frozen = built(name, folders)
     padded = rows_of(name, lengths)
-    line = replace(padded, line=LINE)
+    line = replace(padded, line=line_of(name))
     assert method.weight(line) == method.weight(padded)
     loss, metrics, gradients = passed(method, model, method.tensors(padded, CPU), frozen)
     tensors = method.tensors(line, CPU)
@@ -101,7 +105,8 @@ def test_a_line_has_the_loss_of_its_rows_and_no_wait(name: str, lengths: list[in
     torch.testing.assert_close(line_loss, loss, rtol=1e-6, atol=1e-6)
     assert line_metrics.keys() == metrics.keys()
     for key, metric in metrics.items():
-        assert float(line_metrics[key].sum) == pytest.approx(float(metric.sum), rel=1e-6, abs=1e-6), key
+        # Margins are small differences of sums in float32.
+        assert float(line_metrics[key].sum) == pytest.approx(float(metric.sum), rel=1e-6, abs=3e-5), key
         assert float(line_metrics[key].weight) == pytest.approx(float(metric.weight)), key
     scale = max(float(gradient.abs().max()) for gradient in gradients)
     for ours, theirs in zip(line_gradients, gradients, strict=True):
@@ -112,7 +117,10 @@ def test_a_line_has_the_loss_of_its_rows_and_no_wait(name: str, lengths: list[in
 def test_shapes_are_those_of_the_line(name: str, folders: list[str]) -> None:
     method, *_ = built(name, folders)
     shapes = [
-        {key: tensor.shape for key, tensor in method.tensors(replace(rows_of(name, lengths), line=LINE), CPU).items()}
+        {
+            key: tensor.shape
+            for key, tensor in method.tensors(replace(rows_of(name, lengths), line=line_of(name)), CPU).items()
+        }
         for lengths in ([5, 9, 3], [12], [3] * 7)
     ]
     assert shapes[0] == shapes[1] == shapes[2]

@@ -99,7 +99,7 @@ class DpoMethod:
 
     def _line_arrays(self, pairs: Pairs, line: LineShape) -> dict[str, Shaped[np.ndarray, "..."]]:
         slots, scored = pairs.slots(line.rows), pairs.in_completion()
-        arrays = line_arrays(pairs.input_ids, pairs.lengths, line, sequences_per_row=2)
+        arrays = line_arrays(pairs.input_ids, pairs.lengths, line)
         arrays |= scored_arrays(pairs.input_ids, pairs.lengths, scored, line, labels=slots)
         num_scored = spread(scored.sum(axis=1), slots, 2 * line.rows)
         is_pair = np.arange(line.rows) < len(slots) // 2

@@ -145,7 +145,7 @@ def _line_arrays(
     ends_of_slots = spread(ends, slots, 2 * line.rows)
     ends_of_slots[~is_used] = places[len(ends) :] + 1
     return {
-        **line_arrays(pairs.input_ids, pairs.lengths, line, sequences_per_row=2),
+        **line_arrays(pairs.input_ids, pairs.lengths, line),
         "lengths": ends_of_slots,
         "margins": spread(margins, slots[: len(margins)], line.rows),
         "is_pair": is_used[: line.rows],
