@@ -73,7 +73,7 @@ class _StateCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._pinned: list[Tensor] = []
+        self._pinned: list[Shaped[Tensor, "..."]] = []
         """Memory of the last copies, by their order in the state; the next ones reuse it."""
         self._is_copied: torch.cuda.Event | None = None
 
@@ -89,7 +89,7 @@ class _StateCopies:
             self._is_copied = self._stream.record_event()
         return copied
 
-    def _copied(self, tensor: Shaped[Tensor, "..."], unused: Iterator[Tensor]) -> Shaped[Tensor, "..."]:
+    def _copied(self, tensor: Shaped[Tensor, "..."], unused: Iterator[Shaped[Tensor, "..."]]) -> Shaped[Tensor, "..."]:
         if self._stream is None or not tensor.is_cuda or isinstance(tensor, DTensor):
             return tensor.to("cpu", copy=True)
         pinned = next(unused, None)

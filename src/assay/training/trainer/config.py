@@ -116,6 +116,7 @@ class TrainerConfig(FrozenConfig):
     """`auto`: `bfloat16` autocast on a GPU that supports it, else `float32`. Weights stay float32."""
 
     weights: WeightsConfig = WeightsConfig()
+    """Left out of the record if it has its defaults."""
 
     compile: bool = False
     """Compile the layers with `torch.compile`. Changes the bits, equally at every world size."""

@@ -179,8 +179,8 @@ class Stepper:
         if is_running:
             read = self._start_update(share, samples, requests, step=step)
         else:
-            made = self._run_updates(share, samples, check, requests, step=step)
-            read = lambda: made  # noqa: E731
+            trained = self._run_updates(share, samples, check, requests, step=step)
+            read = lambda: trained  # noqa: E731
         logs = [lane_samples.log for lane_samples in samples if lane_samples.log is not None]
         log = tuple(chain.from_iterable(logs)) if logs else None
         costs = {} if self._source.costs is None else {**self._source.costs, **self._passes.spent_s}

@@ -149,8 +149,8 @@ def test_a_step_that_is_not_finite_changes_no_weight(method, defers: bool, is_fu
     def both(ranks: Ranks):
         initial = initial_model(method, seed=SEED, device=CPU)
         before = [p for parameter in initial.parameters() for p in parameter.flatten().tolist()]
-        made = steps_of(ranks, method, is_flat=True, capture=PlainCalls(), defers=defers, is_fused=is_fused)
-        return before, made
+        steps = steps_of(ranks, method, is_flat=True, capture=PlainCalls(), defers=defers, is_fused=is_fused)
+        return before, steps
 
     [(before, (totals, weights))] = on_ranks(1, both, tmp_path)
     assert weights == before
