@@ -128,12 +128,12 @@ def portable(totals: StepTotals) -> StepTotals:
 @pytest.mark.parametrize("defers", [False, True])
 @pytest.mark.parametrize("method", [Quiet(), NoisyRegression()], ids=["captured", "with random draws"])
 def test_flat_captured_and_deferred_steps_have_the_bits_of_plain_ones(method, defers, tmp_path: Path) -> None:
-    def both(ranks: Ranks):
+    def compared(ranks: Ranks):
         capture = PlainCalls()
         ahead = steps_of(ranks, method, is_flat=True, capture=capture, defers=defers)
         return steps_of(ranks, method, is_flat=False), ahead, (capture.num_captured, capture.num_replays)
 
-    [(plain, ahead, counts)] = on_ranks(1, both, tmp_path)
+    [(plain, ahead, counts)] = on_ranks(1, compared, tmp_path)
     assert ahead == plain
     assert {len(totals.digests) for totals in plain[0]} == {0, 3}
     # The passes have two shapes; of each, the first two are plain, and the third is captured and tried.
@@ -146,13 +146,13 @@ def test_flat_captured_and_deferred_steps_have_the_bits_of_plain_ones(method, de
 )
 @pytest.mark.parametrize(("defers", "is_fused"), [(False, False), (True, False), (True, True)])
 def test_a_step_that_is_not_finite_changes_no_weight(method, defers: bool, is_fused: bool, tmp_path: Path) -> None:
-    def both(ranks: Ranks):
+    def compared(ranks: Ranks):
         initial = initial_model(method, seed=SEED, device=CPU)
         before = [p for parameter in initial.parameters() for p in parameter.flatten().tolist()]
         steps = steps_of(ranks, method, is_flat=True, capture=PlainCalls(), defers=defers, is_fused=is_fused)
         return before, steps
 
-    [(before, (totals, weights))] = on_ranks(1, both, tmp_path)
+    [(before, (totals, weights))] = on_ranks(1, compared, tmp_path)
     assert weights == before
     assert not any(step.is_applied for step in totals)
     lanes = {QuietNotFinite: (2,), SteepAtZero: (), NotFinite: (3,)}[type(method)]
@@ -160,11 +160,11 @@ def test_a_step_that_is_not_finite_changes_no_weight(method, defers: bool, is_fu
 
 
 def test_a_deferred_step_makes_the_host_wait_for_nothing(tmp_path: Path) -> None:
-    def both(ranks: Ranks):
+    def compared(ranks: Ranks):
         options: dict[str, Any] = {"is_flat": True, "defers": True, "is_fused": True}
         return steps_of(ranks, Quiet(), within=NoHostWaits, **options), steps_of(ranks, Quiet(), **options)
 
-    [(watched, free)] = on_ranks(1, both, tmp_path)
+    [(watched, free)] = on_ranks(1, compared, tmp_path)
     assert watched == free
 
 
