@@ -82,7 +82,7 @@ class _Snapshot(NamedTuple):
     """What the host sees of the sequences at a look."""
 
     number: int
-    arrays: Sequence[Tensor]
+    arrays: Sequence[np.ndarray]
     """Count, done, tokens and logprobs, in the host's memory."""
     row_of: Int64[np.ndarray, "slot"]
     """Row of each slot's sequence: sequences may move after the look."""
@@ -104,7 +104,6 @@ class DecodeTile:
         """`sizes`: numbers of rows to which the tile may shrink."""
         num_slots, self._device = len(cache.table), cache.table.device
         self.cache = cache
-        self.rows = num_slots
         self._sizes, self._looks_lag, self._max_tokens, self._ends = sizes, looks_lag, max_tokens, ends
         self._state = torch.zeros(4, num_slots, dtype=torch.int64, device=self._device)
         self._done = torch.ones(num_slots, dtype=torch.bool, device=self._device)
@@ -112,6 +111,7 @@ class DecodeTile:
         """The last column takes the tokens of slots that are done."""
         self._logprobs = torch.zeros(num_slots, max_tokens + 1, device=self._device)
         self._is_end = upload(ends.is_end, self._device)
+        self._resize(num_slots)
         # The host's.
         self.prompt = np.full(num_slots, BLANK)
         self._start = np.zeros((3, num_slots), np.int64)
@@ -123,35 +123,24 @@ class DecodeTile:
         self._num_steps = self._num_looks = 0
         self._pending: _Snapshot | None = None
 
+    def _resize(self, rows: int) -> None:
+        """Let the first `rows` slots take part."""
+        self.rows = rows
+        self.key, self.last, self.position, self.count = self._state[:, :rows]
+        """Bits of `mix64` of the key; the newest token, which is the next input, and its position; sampled tokens."""
+        arrays = self.count, self._done[:rows], self._tokens[:rows], self._logprobs[:rows]
+        self._of_rows = arrays
+        self._numbers = [array.numpy() for array in arrays] if self._device.type == "cpu" else []
+
     # -- on the device: no operation waits for it
-
-    @property
-    def key(self) -> Int64[Tensor, "row"]:
-        """Bits of `mix64` of each sequence's key."""
-        return self._state[0, : self.rows]
-
-    @property
-    def last(self) -> Int64[Tensor, "row"]:
-        """The newest token, which is the next input."""
-        return self._state[1, : self.rows]
-
-    @property
-    def position(self) -> Int64[Tensor, "row"]:
-        """The newest token's position in the sequence."""
-        return self._state[2, : self.rows]
-
-    @property
-    def count(self) -> Int64[Tensor, "row"]:
-        """Tokens sampled."""
-        return self._state[3, : self.rows]
 
     def append(self, tokens: Int64[Tensor, "row"], logprobs: Float32[Tensor, "row"]) -> None:
         """Add a token to each sequence that is not done; slots that are done go on as blank ones."""
-        done, count = self._done[: self.rows], self.count
+        count, done, all_tokens, all_logprobs = self._of_rows
         column = count.masked_fill(done, self._max_tokens)[:, None]
         with distinct_writes():
-            self._tokens[: self.rows].scatter_(1, column, tokens[:, None])
-            self._logprobs[: self.rows].scatter_(1, column, logprobs[:, None])
+            all_tokens.scatter_(1, column, tokens[:, None])
+            all_logprobs.scatter_(1, column, logprobs[:, None])
         count.add_(~done)
         done.logical_or_(self._is_end[tokens]).logical_or_(count == self._max_tokens)
         self.last.copy_(tokens.masked_fill(done, 0))
@@ -212,7 +201,7 @@ class DecodeTile:
         to_slots = self.free()[: len(from_slots)]
         if from_slots:
             self._move(from_slots, to_slots)
-        self.rows = rows
+        self._resize(rows)
 
     def look(self) -> dict[int, Rollout]:
         """Return the rollouts that were complete at the look before, by prompt, and free their slots.
@@ -232,7 +221,7 @@ class DecodeTile:
     def _completed(self, seen: _Snapshot) -> dict[int, Rollout]:
         if seen.is_copied is not None:
             seen.is_copied.synchronize()
-        count, done, tokens, logprobs = (array.numpy() for array in seen.arrays)
+        count, done, tokens, logprobs = seen.arrays
         slots = np.flatnonzero((self.prompt[: self.rows] != BLANK) & (self._start[2, : self.rows] < seen.number))
         rows = seen.row_of[slots]
         lengths = self._ends.stop_lengths(tokens, rows, self._searched[slots], count[rows])
@@ -293,22 +282,15 @@ class DecodeTile:
 
     def _snapshot(self, *, is_copy: bool) -> _Snapshot:
         self._num_looks += 1
-        arrays: Sequence[Tensor] = (
-            self.count,
-            self._done[: self.rows],
-            self._tokens[: self.rows],
-            self._logprobs[: self.rows],
-        )
-        is_copied = None
-        if self._device.type == "cuda":
-            arrays = [
-                torch.empty(array.shape, dtype=array.dtype, pin_memory=True).copy_(array, non_blocking=True)
-                for array in arrays
-            ]
-            is_copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            is_copied.record()
-        elif is_copy:
-            arrays = [array.clone() for array in arrays]
+        if self._device.type == "cpu":
+            arrays = [numbers.copy() for numbers in self._numbers] if is_copy else self._numbers
+            return _Snapshot(self._num_looks, arrays, np.arange(len(self.prompt)), None)
+        arrays = [
+            torch.empty(array.shape, dtype=array.dtype, pin_memory=True).copy_(array, non_blocking=True).numpy()
+            for array in self._of_rows
+        ]
+        is_copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        is_copied.record()
         return _Snapshot(self._num_looks, arrays, np.arange(len(self.prompt)), is_copied)
 
 

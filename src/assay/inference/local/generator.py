@@ -301,7 +301,7 @@ class Generator:
         waiting = PromptQueue(prompts, prefill, at_once=self._groups_at_once(tile.rows, prompts))
         rollouts: dict[int, Rollout] = {}
         with _in_evaluation(self._network), compute_copies(self._network):
-            step = self._runner(tile, params, is_observed=observer is not None)
+            mode, step = self._mode, self._runner(tile, params, is_observed=observer is not None)
             while len(rollouts) < len(prompts):
                 if is_stopping():
                     raise GenerationCancelledError
@@ -310,7 +310,7 @@ class Generator:
                 elif rows is None:
                     tile.shrink()
                 tile.blank_stale()
-                for _ in range(min(tile.steps_left, 1 if observer else self._mode.steps(tile.rows))):
+                for _ in range(min(tile.steps_left, 1 if observer else mode.steps(tile.rows))):
                     self.cost.num_rows += tile.rows
                     logits, tokens = step()
                     tile.stepped()
