@@ -21,8 +21,10 @@ from assay.cli.parameters import (
 )
 
 if TYPE_CHECKING:
+    from assay.records.scaling import BandCheck
     from assay.reporting.views.scaling import CodeLengthsView
     from assay.statistics.scaling.points import ScalingPoints
+    from assay.statistics.scaling.study import ScalingStudy
 
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
 MANY_POINTS = 500

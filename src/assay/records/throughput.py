@@ -169,8 +169,8 @@ class GpuFacts(Record):
     """Measured: a product of square bfloat16 matrices, in FLOP/s."""
     copied_bytes_per_s: NonNegativeFloat = 0.0
     """Measured: bytes read and written."""
-    equal_bits: dict[EqualBits, bool] = {}
-    failures: dict[str, str] = {}
+    equal_bits: dict[EqualBits, bool]
+    failures: dict[str, str]
     """Part that could not be measured -> reason."""
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 import assay.models.line_attention  # noqa: F401 (registers the operator)
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float, Int, Shaped
-from assay.models.flops import dense_bf16_flops
+from assay.records.processor import dense_bf16_flops
 from assay.records.throughput import GpuFacts
 
 HEADS, HEAD_WIDTH = 12, 64
@@ -140,7 +140,7 @@ def _capture(device: torch.device) -> dict[str, bool]:
     with torch.cuda.stream(side):
         plain = [gradient.clone() for gradient in gradients()]
     torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = gradients()
     graph.replay()

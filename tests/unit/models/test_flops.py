@@ -8,8 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from assay.models.causal import build_causal
 from assay.models.causal_config import LoraConfig, NewCausalConfig
 from assay.models.config import NewEncoderConfig
-from assay.models.flops import DENSE_BF16_FLOPS, causal_flops, dense_bf16_flops, encoder_flops
+from assay.models.flops import causal_flops, encoder_flops
 from assay.models.token_scores import CausalNetwork
+from assay.records.processor import DENSE_BF16_FLOPS, dense_bf16_flops
 
 ROWS, TOKENS = 5, 48
 LENGTHS = np.full(ROWS, TOKENS)

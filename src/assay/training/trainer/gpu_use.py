@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 
 from assay.data.loader.batch import LaneShare
-from assay.models.flops import dense_bf16_flops
+from assay.records.processor import dense_bf16_flops
 from assay.training.trainer.lane_forward import LaneForward
 
 FIRST_SAMPLED = 3
