@@ -17,7 +17,7 @@ from assay.base.clock import SystemClock
 from assay.cli.main import main
 from assay.elastic.faults import FaultPlan
 from assay.elastic.supervisor import RestartPolicy, Supervisor
-from assay.inference.remote import EngineAwayError
+from assay.inference.remote import EngineAwayError, EngineError
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
@@ -150,6 +150,38 @@ def test_a_run_whose_engine_dies_stops_whole_and_goes_on_when_there_is_one(
     finally:
         another.stop()
     assert log.finished() is not None and audit_run(run, log).verdict == "pass"
+
+
+def test_a_run_whose_engine_stops_following_the_weights_ends_with_an_error_and_goes_on_with_a_sound_one(
+    dataset: Path, engine: Engine, tmp_path: Path
+) -> None:
+    from assay.base.config import LoadedConfig
+    from assay.workflows.run import create_run
+
+    class Spoils:
+        """From the first commit on, the engine keeps its weights and names those that it is handed."""
+
+        def attempt_began(self, *_: Any) -> None:
+            pass
+
+        def tick(self, *_: Any) -> None:
+            if log.commits():
+                engine.configure(faults=["lying"])
+
+        def attempt_ended(self, *_: Any) -> None:
+            pass
+
+    tree = recipe(dataset, engine, tmp_path, logprob_gap={"bound": 5.0})
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="spoiled")
+    log = CommitLog(open_store(run.store_url))
+    engine.configure(slow_s=0.1)  # eight steps take longer than to notice the commit
+    with pytest.raises(EngineError, match=r"does not follow the weights|times as much as in step 1"):
+        Supervisor(run, log, policy=RestartPolicy(), observers=[Spoils()], clock=SystemClock()).run(1)
+    assert log.commits() and log.finished() is None
+    engine.configure()
+    Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=SystemClock()).run(1)
+    assert log.finished() is not None and audit_run(run, log).verdict == "pass"
+    assert max(step.values["logprob_gap"] for step in recorded_steps(Path(run.run_dir)).values()) < 2e-6
 
 
 def test_an_engine_that_cannot_be_used_leaves_no_run(
