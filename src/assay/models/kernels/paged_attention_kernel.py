@@ -21,8 +21,8 @@ PAGES_PER_SEGMENT = 4
 """Changing it changes the bits."""
 FULL_GPU = 132
 """Programs that fill a GPU: the multiprocessors of an H100 or H200."""
-MIN_QUERIES = 16
-"""Rows of the smallest tile of a tensor core; the query heads of a key head are padded to it."""
+MIN_TILE = 16
+"""Rows of the smallest tile of a tensor core; the query heads of a key head and their width are padded to it."""
 
 
 def attend_to_pages(
@@ -46,8 +46,8 @@ def attend_to_pages(
     sizes: dict[str, Any] = {
         "width": width,
         "GROUP": num_heads // num_kv_heads,
-        "QUERIES": max(MIN_QUERIES, triton.next_power_of_2(num_heads // num_kv_heads)),
-        "WIDTH": triton.next_power_of_2(width),
+        "QUERIES": max(MIN_TILE, triton.next_power_of_2(num_heads // num_kv_heads)),
+        "WIDTH": max(MIN_TILE, triton.next_power_of_2(width)),
     }
     # Without fused multiply-adds, both kernels round the sums of segments alike.
     options = {"num_warps": 4, "enable_fp_fusion": False}

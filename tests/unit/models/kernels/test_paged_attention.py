@@ -108,7 +108,8 @@ def assert_close(output: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("heads", "width"), [((4, 2), 16), ((3, 3), 32), ((7, 1), 64), ((2, 1), 80), ((2, 2), 96), ((2, 1), 128)]
+    ("heads", "width"),
+    [((4, 2), 16), ((2, 2), 8), ((3, 3), 32), ((7, 1), 64), ((2, 1), 80), ((2, 2), 96), ((2, 1), 128)],
 )
 def test_it_is_the_attention_of_each_row(
     attention: Attention, heads: tuple[int, int], width: int, dtype: torch.dtype
