@@ -44,8 +44,8 @@ class Rollout(NamedTuple):
         return digest.intdigest()
 
 
-def uniforms(keys: UInt64[np.ndarray, "row"], positions: Int64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:
-    """Return a number in [0, 1) for each key and position."""
+def uniforms(keys: UInt64[np.ndarray, "..."], positions: Int64[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
+    """Return a number in [0, 1) for each key and position; their shapes are broadcast."""
     mixed = mix64(mix64(keys) + positions.astype(np.uint64))
     # 52 bits: the product with a sum of probabilities is then always below that sum.
     return (mixed >> np.uint64(12)).astype(np.float64) * 2.0**-52

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.base.seeds import mix64
-from assay.base.shapes import Float32, Int64
+from assay.base.shapes import Float32, Float64, Int64
 from assay.inference.local.memory import padded
 from assay.inference.local.paged_cache import PagedCache, Prefix, upload
 from assay.inference.local.stop_tokens import Ends
-from assay.inference.rollout import Prompt, Rollout
+from assay.inference.rollout import Prompt, Rollout, uniforms
 from assay.models.determinism import distinct_writes
 
 BLANK = -1
@@ -105,11 +104,13 @@ class DecodeTile:
         num_slots, self._device = len(cache.table), cache.table.device
         self.cache = cache
         self._sizes, self._looks_lag, self._max_tokens, self._ends = sizes, looks_lag, max_tokens, ends
-        self._state = torch.zeros(4, num_slots, dtype=torch.int64, device=self._device)
+        self._state = torch.zeros(3, num_slots, dtype=torch.int64, device=self._device)
         self._done = torch.ones(num_slots, dtype=torch.bool, device=self._device)
         self._tokens = torch.zeros(num_slots, max_tokens + 1, dtype=torch.int64, device=self._device)
         """The last column takes the tokens of slots that are done."""
         self._logprobs = torch.zeros(num_slots, max_tokens + 1, device=self._device)
+        self._draws = torch.zeros(num_slots, max_tokens + 1, dtype=torch.float64, device=self._device)
+        """The uniform draw of each token."""
         self._is_end = upload(ends.is_end, self._device)
         self._resize(num_slots)
         # The host's.
@@ -126,18 +127,24 @@ class DecodeTile:
     def _resize(self, rows: int) -> None:
         """Let the first `rows` slots take part."""
         self.rows = rows
-        self.key, self.last, self.position, self.count = self._state[:, :rows]
-        """Bits of `mix64` of the key; the newest token, which is the next input, and its position; sampled tokens."""
+        self.last, self.position, self.count = self._state[:, :rows]
+        """The newest token, which is the next input, and its position; number of sampled tokens."""
+        arrays: tuple[Tensor, Tensor, Tensor, Tensor]
         arrays = self.count, self._done[:rows], self._tokens[:rows], self._logprobs[:rows]
         self._of_rows = arrays
         self._numbers = [array.numpy() for array in arrays] if self._device.type == "cpu" else []
 
     # -- on the device: no operation waits for it
 
+    @property
+    def draws(self) -> Float64[Tensor, "row"]:
+        """The uniform draw of each slot's next token."""
+        return self._draws[: self.rows].gather(1, self._column())[:, 0]
+
     def append(self, tokens: Int64[Tensor, "row"], logprobs: Float32[Tensor, "row"]) -> None:
         """Add a token to each sequence that is not done; slots that are done go on as blank ones."""
         count, done, all_tokens, all_logprobs = self._of_rows
-        column = count.masked_fill(done, self._max_tokens)[:, None]
+        column = self._column()
         with distinct_writes():
             all_tokens.scatter_(1, column, tokens[:, None])
             all_logprobs.scatter_(1, column, logprobs[:, None])
@@ -148,6 +155,11 @@ class DecodeTile:
         if self.cache.pages_of_slot > 1:
             table = self.cache.table[: self.rows]
             table.copy_(torch.where(done[:, None], self.cache.home[: self.rows], table))
+
+    def _column(self) -> Int64[Tensor, "row 1"]:
+        """Return where each slot's next token is written."""
+        count, done, _, _ = self._of_rows
+        return count.masked_fill(done, self._max_tokens)[:, None]
 
     # -- on the host
 
@@ -247,19 +259,21 @@ class DecodeTile:
         """Write the beginning of sequences to their slots, or blanks if there are no prompts."""
         if not slots:
             return
-        state = np.zeros((5, len(slots)), np.int64)
+        state = np.zeros((4, len(slots)), np.int64)
         if prompts:
-            keys = np.array([prompt.key % 2**64 for prompt in prompts], np.uint64)
-            state[0] = mix64(keys).view(np.int64)
-            state[1] = [prompt.tokens[-1] for prompt in prompts]
-            state[2] = [len(prompt.tokens) - 1 for prompt in prompts]
-        state[4] = slots
+            state[0] = [prompt.tokens[-1] for prompt in prompts]
+            state[1] = [len(prompt.tokens) - 1 for prompt in prompts]
+        state[3] = slots
         written = upload(state, self._device)
         with distinct_writes():
-            self._state[:, written[4]] = written[:4]
-            self._done[written[4]] = not prompts
+            self._state[:, written[3]] = written[:3]
+            self._done[written[3]] = not prompts
+            if prompts:
+                keys = np.array([prompt.key % 2**64 for prompt in prompts], np.uint64)
+                draws = uniforms(keys[:, None], np.arange(self._max_tokens + 1))
+                self._draws[written[3]] = upload(draws, self._device)
             if self.cache.pages_of_slot > 1:
-                self.cache.table[written[4]] = upload(self.cache.tables(slots), self._device)
+                self.cache.table[written[3]] = upload(self.cache.tables(slots), self._device)
         self._is_stale[slots] = False
 
     def _move(self, from_slots: Sequence[int], to_slots: Sequence[int]) -> None:
@@ -267,7 +281,7 @@ class DecodeTile:
         sources, targets = (upload(np.array(slots), self._device) for slots in (from_slots, to_slots))
         with distinct_writes():
             self._state[:, targets] = self._state[:, sources]
-            for values in (self._done, self._tokens, self._logprobs):
+            for values in (self._done, self._tokens, self._logprobs, self._draws):
                 values[targets] = values[sources]
             if self.cache.pages_of_slot > 1:
                 is_done = self._done[targets][:, None]

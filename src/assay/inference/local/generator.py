@@ -48,7 +48,7 @@ from assay.inference.local.memory import (
     tile_sizes,
 )
 from assay.inference.local.paged_cache import PagedCache, Prefix, attention_of, upload
-from assay.inference.local.sampling import keyed_draws, sample_tokens
+from assay.inference.local.sampling import sample_tokens
 from assay.inference.local.stop_tokens import Ends
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
@@ -420,7 +420,7 @@ class Generator:
                 use_cache=True,
                 **keywords,
             ).logits[:, -1]
-        tokens, logprobs = sample_tokens(logits, params, keyed_draws(tile.key, tile.count))
+        tokens, logprobs = sample_tokens(logits, params, tile.draws)
         tile.append(tokens, logprobs)
         return logits, tokens
 

@@ -1,7 +1,4 @@
-"""Samples a token from logits by the inverse of the cumulative distribution, each row independently.
-
-The draws are those of `rollout.uniforms`, computed on the device: 64-bit integers wrap around there as in NumPy.
-"""
+"""Samples a token from logits by the inverse of the cumulative distribution, each row independently."""
 
 import torch
 from torch import Tensor
@@ -12,24 +9,6 @@ from assay.models.determinism import distinct_writes
 
 GREEDY_BELOW = 1e-30
 """Temperatures by which float32 cannot divide logits: sampling is greedy."""
-_GOLDEN, _MULTIPLY_1, _MULTIPLY_2 = (
-    number - 2**64 for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
-"""Constants of `mix64` as signed numbers."""
-
-
-def keyed_draws(mixed_keys: Int64[Tensor, "row"], positions: Int64[Tensor, "row"]) -> Float64[Tensor, "row"]:
-    """Return `uniforms` of the keys and positions; `mixed_keys` are the bits of `mix64` of the keys."""
-    mixed = mixed_keys + positions + _GOLDEN
-    mixed = (mixed ^ _shifted(mixed, 30)) * _MULTIPLY_1
-    mixed = (mixed ^ _shifted(mixed, 27)) * _MULTIPLY_2
-    mixed = mixed ^ _shifted(mixed, 31)
-    return _shifted(mixed, 12).double() * 2.0**-52
-
-
-def _shifted(values: Int64[Tensor, "row"], bits: int) -> Int64[Tensor, "row"]:
-    """Shift to the right as unsigned numbers: zeros come from the left."""
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def sample_tokens(

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
-from assay.base.seeds import mix64
 from assay.inference.local.captured_step import CapturedStep
 from assay.inference.local.decode_batch import DecodeTile, PromptQueue
 from assay.inference.local.generator import ON_GPU, DecodeMode, Generator
 from assay.inference.local.memory import check_room, tile_bytes
 from assay.inference.local.paged_cache import PagedCache, PagePool
-from assay.inference.local.sampling import keyed_draws
 from assay.inference.local.stop_tokens import Ends
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt, uniforms
@@ -32,14 +30,18 @@ EVERY_STEP = DecodeMode(steps_per_look=1, looks_lag=True, page_places=64, is_cap
 WITH_COMPANY = [name for name, case in CASES.items() if case.lengths != (7, 33)]
 
 
-def test_draws_on_the_device_are_those_of_numpy_for_a_million_keys():
-    numbers = np.random.default_rng(0)
-    keys = numbers.integers(0, 2**64, 1_000_000, dtype=np.uint64)
-    keys[:4] = [0, 1, 2**63, 2**64 - 1]
-    positions = numbers.integers(0, 1 << 20, len(keys))
-    positions[:4] = 0
-    mixed = torch.from_numpy(mix64(keys).view(np.int64))
-    assert np.array_equal(keyed_draws(mixed, torch.from_numpy(positions)).numpy(), uniforms(keys, positions))
+def test_draws_on_the_device_are_the_uniforms_of_keys_and_positions() -> None:
+    keys = [0, 1, 2**63, 2**64 - 1, -5]
+    requested = [Prompt(np.arange(9), key) for key in keys]
+    generator, tile = tile_of(shaped("llama"), requested, 6)
+    params = SamplingParams(temperature=1.0, max_tokens=6)
+    with torch.no_grad():
+        for position in range(5):
+            expected = uniforms(np.array([key % 2**64 for key in keys], np.uint64), np.full(5, position))
+            is_over = tile._done[:5].numpy()
+            assert np.array_equal(tile.draws[:5].numpy()[~is_over], expected[~is_over])
+            generator._step(tile, params)
+            tile.stepped()
 
 
 @pytest.mark.parametrize("mode", [pytest.param(ON_GPU, id="k=8"), *slow(EVERY_STEP)])
