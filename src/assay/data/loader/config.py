@@ -105,6 +105,8 @@ class LoaderConfig(FrozenConfig):
     """
 
     layout: Layout = BucketedLayout()
+    """How rows become micro-batches. The default is the same on every machine, because the layout decides which rows
+    share a step, and so the weights; on a GPU, `train --check` advises a line and its sizes."""
 
     max_micro_batch_tokens: PositiveInt | None = None
     """Token budget of a micro-batch, padding included, which bounds memory. A lane's rows are cut to fit; a
