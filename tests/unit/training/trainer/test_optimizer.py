@@ -143,3 +143,14 @@ def test_a_sum_becomes_the_mean_no_longer_than_allowed(gradient, weight, max_nor
     found = average_and_clip([inputs], weight=weight, max_norm=max_norm)
     assert float(found) == pytest.approx(norm, nan_ok=True)
     torch.testing.assert_close(inputs, torch.tensor(becomes), equal_nan=True)
+
+
+@pytest.mark.parametrize("max_norm", [None, 1e-3, 1e9])
+def test_mean_and_clipping_on_the_device_have_the_bits_of_numbers_on_the_host(max_norm: float | None) -> None:
+    clipped, weight = gradients(), 37
+    norm = float(average_and_clip(clipped, weight=weight, max_norm=max_norm))
+    assert norm == float(gradient_norm(gradients())) / weight
+    factor = 1 / weight
+    if max_norm is not None and norm > max_norm:
+        factor *= max_norm / norm
+    assert all(torch.equal(one, gradient * factor) for one, gradient in zip(clipped, gradients(), strict=True))
