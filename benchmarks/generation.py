@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from assay.distributed.rank_device import device_of
 from assay.inference.local.generator import Generator
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt
@@ -55,14 +56,17 @@ def hazards(*, is_mixed: bool) -> torch.Tensor:
 
 def end_as_planned(network: Any, chances: torch.Tensor) -> None:
     """Whoever draws with it, behind `PROMPT_TOKENS`: an answer ends with these chances, by its length."""
+    added: dict[torch.device, torch.Tensor] = {}  # copied once: a captured step copies nothing
 
     def hook(_: Any, __: Any, inputs: dict[str, Any], output: Any) -> None:
         if inputs.get("past_key_values") is None or torch.is_grad_enabled():
             return  # nobody draws from these
         logits = output.logits[:, -1]
         drawn = (inputs["position_ids"][:, -1] - PROMPT_TOKENS + 1).clamp(min=0, max=len(chances) - 1)
+        if drawn.device not in added:
+            added[drawn.device] = torch.logit(chances).to(drawn.device)
         logits[:, END] = -torch.inf
-        logits[:, END] = torch.logsumexp(logits, dim=-1) + torch.logit(chances.to(drawn.device)[drawn])
+        logits[:, END] = torch.logsumexp(logits, dim=-1) + added[drawn.device][drawn]
 
     network.register_forward_hook(hook, with_kwargs=True)
 
@@ -86,9 +90,9 @@ def timed(complete: Callable[[int], int], round_number: int) -> Turn:
     return Turn(num_tokens, time.perf_counter() - began, time.process_time() - cpu)
 
 
-def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
+def ours(network: Any, rows: torch.Tensor, longest: int, *, batch: int = BATCH) -> Callable[[int], int]:
     generator, sampling = (
-        Generator(network, ends={END}, slots=BATCH),
+        Generator(network, ends={END}, slots=batch),
         SamplingParams(temperature=1.0, max_tokens=longest),
     )
 
@@ -99,7 +103,9 @@ def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]
     return complete
 
 
-def transformers_generate(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
+def transformers_generate(
+    network: Any, rows: torch.Tensor, longest: int, *, batch: int = BATCH, **options: Any
+) -> Callable[[int], int]:
     settings = {
         "use_cache": True,  # which a model that is made for training does not ask for
         "do_sample": True,
@@ -107,14 +113,15 @@ def transformers_generate(network: Any, rows: torch.Tensor, longest: int) -> Cal
         "eos_token_id": END,
         "pad_token_id": 0,
         "max_new_tokens": longest,
+        **options,
     }
 
     def complete(round_: int) -> int:
         torch.manual_seed(round_)
         num_tokens = 0
-        for batch in torch.split(rows.to(network.device), BATCH):
-            mask = torch.ones_like(batch)
-            found = network.generate(batch, attention_mask=mask, **settings)[:, rows.shape[1] :]
+        for prompts in torch.split(rows.to(network.device), batch):
+            mask = torch.ones_like(prompts)
+            found = network.generate(prompts, attention_mask=mask, **settings)[:, rows.shape[1] :]
             is_end = found == END
             after = is_end.cumsum(1) - is_end.long() > 0
             num_tokens += int((~after).sum())
@@ -150,7 +157,9 @@ def compared(size: str, *, is_mixed: bool, rounds: int, device: str) -> dict[str
 
 
 def generate_vs_hf(*, rounds: int, sizes: Sequence[str], device: str = "cpu") -> dict[str, float]:
-    """Everything, of models of `SIZES`."""
+    """Everything, of models of `SIZES`; on a GPU with deterministic kernels, as rollouts of runs are made."""
+    if device != "cpu":
+        device_of()
     figures: dict[str, float] = {}
     for size in sizes:
         for is_mixed in (True, False):
