@@ -150,30 +150,83 @@ def _attention_kernel(
         tl.store(key_pages + place * width + columns, newest_key, mask=in_width)
         tl.store(value_pages + place * width + columns, newest_value, mask=in_width)
 
+    highest, total, values = _attend(
+        queries,
+        newest_key,
+        newest_value,
+        key_pages,
+        value_pages,
+        page_table + row * num_slots,
+        kv_head,
+        num_kv_heads,
+        position,
+        first_page,
+        num_pages,
+        scale,
+        width,
+        PAGE_PLACES,
+        PAGES_PER_SEGMENT,
+        IS_SPLIT,
+    )
+    if IS_SPLIT:
+        # The place of a part: [row, head, segment].
+        part = heads * tl.num_programs(2) + segment
+        is_seen = in_group & (first_page < num_pages)
+        tl.store(part_highest + part, highest, mask=is_seen)
+        tl.store(part_total + part, total, mask=is_seen)
+        at = part[:, None] * width + columns[None, :]
+        tl.store(part_values + at, values, mask=is_seen[:, None] & in_width[None, :])
+    else:
+        attended = (values / total[:, None]).to(output.dtype.element_ty)
+        tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+
+
+@triton.jit
+def _attend(
+    queries,
+    newest_key,
+    newest_value,
+    key_pages,
+    value_pages,
+    table,
+    kv_head,
+    num_kv_heads,
+    position,
+    first_page,
+    num_pages,
+    scale,
+    width: tl.constexpr,
+    PAGE_PLACES: tl.constexpr,
+    PAGES_PER_SEGMENT: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+):
+    """Return maximum, sum of weights and weighted values: of all pages, or with IS_SPLIT of one segment's."""
+    columns = tl.arange(0, queries.shape[1])
+    in_width = columns < width
     places_in_page = tl.arange(0, PAGE_PLACES)
-    lowest = tl.full([QUERIES], float("-inf"), tl.float32)
-    zeros = tl.zeros([QUERIES], tl.float32)
-    zero_values = tl.zeros([QUERIES, WIDTH], tl.float32)
+    lowest = tl.full([queries.shape[0]], float("-inf"), tl.float32)
+    zeros = tl.zeros([queries.shape[0]], tl.float32)
+    zero_values = tl.zeros(queries.shape, tl.float32)
     highest, total, values = lowest, zeros, zero_values
     segment_highest, segment_total, segment_values = lowest, zeros, zero_values
     for slot in range(first_page, num_pages):
-        page = tl.load(page_table + row * num_slots + slot).to(tl.int64)
+        page = tl.load(table + slot).to(tl.int64)
         places = slot * PAGE_PLACES + places_in_page
         at = ((page * num_kv_heads + kv_head) * PAGE_PLACES + places_in_page)[:, None] * width + columns[None, :]
         # The newest place comes from registers: other threads may not see yet what was stored.
         is_stored = (places < position)[:, None] & in_width[None, :]
         is_newest = (places == position)[:, None]
         keys = tl.load(key_pages + at, mask=is_stored, other=0.0)
-        keys = tl.where(is_newest, newest_key[None, :], keys).to(product_type)
+        keys = tl.where(is_newest, newest_key[None, :], keys).to(queries.dtype)
         page_values = tl.load(value_pages + at, mask=is_stored, other=0.0)
-        page_values = tl.where(is_newest, newest_value[None, :], page_values).to(product_type)
+        page_values = tl.where(is_newest, newest_value[None, :], page_values).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where((places <= position)[None, :], scores, float("-inf"))
         page_highest = tl.maximum(segment_highest, tl.max(scores, 1))
         weights = tl.exp(scores - page_highest[:, None])
         rescale = tl.exp(segment_highest - page_highest)
         segment_total = segment_total * rescale + tl.sum(weights, 1)
-        weighted = tl.dot(weights.to(page_type).to(product_type), page_values, input_precision="ieee")
+        weighted = tl.dot(weights.to(newest_key.dtype).to(queries.dtype), page_values, input_precision="ieee")
         segment_values = segment_values * rescale[:, None] + weighted
         segment_highest = page_highest
         if not IS_SPLIT:
@@ -188,16 +241,8 @@ def _attention_kernel(
             segment_total = tl.where(is_end, zeros, segment_total)
             segment_values = tl.where(is_end, zero_values, segment_values)
     if IS_SPLIT:
-        # The place of a part: [row, head, segment].
-        part = heads * tl.num_programs(2) + segment
-        is_seen = in_group & (first_page < num_pages)
-        tl.store(part_highest + part, segment_highest, mask=is_seen)
-        tl.store(part_total + part, segment_total, mask=is_seen)
-        at = part[:, None] * width + columns[None, :]
-        tl.store(part_values + at, segment_values, mask=is_seen[:, None] & in_width[None, :])
-    else:
-        attended = (values / total[:, None]).to(output.dtype.element_ty)
-        tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+        highest, total, values = segment_highest, segment_total, segment_values
+    return highest, total, values
 
 
 @triton.jit
