@@ -1,4 +1,4 @@
-"""SFT, DPO, reward models and GRPO beside TRL's: `benchmarks/methods.py [--quick | --gpu] [--only PART...]`.
+"""SFT, DPO, reward models and GRPO beside TRL's: `benchmarks/methods.py [--quick] [--only PART...]`.
 
 Ours and TRL 1.16 learn the same rows with the same model in processes that take turns (see `methods_process`),
 so that a change of the machine's mood meets everybody. Lengths are spread as in life. Two settings of TRL:
@@ -13,9 +13,6 @@ Of GRPO a step has 256 answers to 32 prompts, drawn, paid by one and the same ru
 long answers are is the model's own affair, as in `benchmarks/generation.py`: log-normal, or all of 8 tokens
 (`grpo-short`); figures are tokens of answers a second, so luck in lengths favours nobody. `generate` is that
 benchmark, of the engine alone beside `transformers.generate`.
-
-`--gpu`: the same on the machine's first GPU, with a model of 12 layers of 768 in bfloat16 and larger steps; SFT
-has a bare PyTorch loop beside it, too, and memory is that of tensors on the GPU.
 
 The last line printed is one JSON object: ratios, ours / TRL's, above 1 where ours is faster; of memory, the
 largest ratio of any pair that is compared, below 1 where ours holds less.
@@ -80,6 +77,10 @@ class Plan:
     micro_batch_rows: int = 8
     """TRL's own default."""
     micro_batch_tokens: int = 2048
+    turn_s: float = 0.0
+    """Seconds of a turn; 0: as long as all rows take."""
+    line_tokens: int = 0
+    """Of a line of the compiled loop."""
     on_gpu: bool = False
 
 
@@ -95,10 +96,6 @@ QUICK = replace(
     grpo_steps=1,
     wide_vocab_size=8192,
 )
-ON_GPU = replace(
-    FULL, rounds=4, num_rows=2048, num_pairs=1024, grpo_steps=1, hidden_size=768, num_layers=12, num_heads=12,
-    vocab_size=32_000, micro_batch_rows=64, micro_batch_tokens=16_384, on_gpu=True,
-)  # fmt: skip
 PROMPTS = 256
 WARM_UP_STEPS = 2
 """The first allocate; nobody's are counted."""
@@ -122,24 +119,6 @@ SFT = (
     Contender("TRL, grouped by length", "trl", GROUPED),
     Contender("TRL, packed", "trl", PACKED),
 )
-UNORDERED = Contender("ours, additions in any order", "ours_unordered", {"train_on": "all"})
-OURS_PACKED = Contender(
-    "ours, packed",
-    "ours",
-    {"train_on": "all"},
-    {"loader": {"layout": {"type": "packed", "sequence_tokens": 512}}},
-)
-OURS_COMPILED = Contender("ours, compiled", "ours", {"train_on": "all"}, {"trainer": {"compile": True}})
-BARE = Contender("bare PyTorch", "bare", {})
-SFT_ON_GPU = (
-    *SFT[:-1],
-    Contender("TRL, packed", "trl", {**PACKED, "per_device_train_batch_size": 16}),
-    OURS_PACKED,
-    OURS_COMPILED,
-    UNORDERED,
-    BARE,
-)
-"""Eight times as many rows a step."""
 DPO = (
     Contender("ours", "ours", {}),
     Contender("ours, reference in columns", "ours", {"reference": {"type": "columns"}}),
@@ -184,7 +163,6 @@ CONTENDERS = {
 }  # fmt: skip
 """Of each part that is measured."""
 PARTS = (*CONTENDERS, "generate")
-DEVICES = {False: "cpu", True: "cuda"}
 
 
 class Measured(NamedTuple):
@@ -216,9 +194,7 @@ class Comparison:
         what = {"sft": "rows", "grpo": "prompts"}.get(method, "pairs")
         print(f"\n{method}, vocabulary of {vocab_size:,}: {len(rows)} {what}, {mean:.0f} tokens each:")
         (folder / "rows.json").write_text(json.dumps(rows))
-        self._dataset = write_rows(
-            folder, with_reference(rows, self._model, DEVICES[plan.on_gpu]) if method == "dpo" else rows
-        )
+        self._dataset = write_rows(folder, with_reference(rows, self._model, "cpu") if method == "dpo" else rows)
         rounds = plan.wide_rounds if is_wide else plan.rounds
         steps = plan.grpo_steps if method == "grpo" else len(rows) // (LANES * plan.micro_batch_rows)
         self._steps_per_turn = (WARM_UP_STEPS, *[steps] * rounds)
@@ -227,14 +203,17 @@ class Comparison:
         """Everybody starts at once and then takes turns, in the other order every other time."""
         processes = {contender.name: self._start(contender) for contender in contenders}
         turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
-        for index in range(len(self._steps_per_turn)):
-            for name in list(processes)[:: 1 if index % 2 else -1]:
-                turns[name].append(turn := _turn(processes[name], name))
-                print(
-                    f"    turn {index} of {len(self._steps_per_turn) - 1}, {name}: {turn.wall_s:.1f} s", file=sys.stderr
-                )
-        for process in processes.values():
-            process.communicate()
+        last = len(self._steps_per_turn) - 1
+        try:
+            for index in range(last + 1):
+                for name in list(processes)[:: 1 if index % 2 else -1]:
+                    turns[name].append(turn := _turn(processes[name], name))
+                    print(f"    turn {index} of {last}, {name}: {turn.wall_s:.1f} s", file=sys.stderr)
+            for process in processes.values():
+                process.communicate()
+        finally:
+            for process in processes.values():
+                process.kill()
         return {name: _measured(name, of_name[1:]) for name, of_name in turns.items()}
 
     def _start(self, contender: Contender) -> subprocess.Popen[str]:
@@ -252,6 +231,8 @@ class Comparison:
             micro_batch_rows=self._plan.micro_batch_rows,
             micro_batch_tokens=self._plan.micro_batch_tokens,
             on_gpu=self._plan.on_gpu,
+            turn_s=self._plan.turn_s,
+            line_tokens=self._plan.line_tokens,
             is_mixed=self._is_mixed,
         )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -262,11 +243,6 @@ class Comparison:
             text=True,
             env=environment,
         )
-
-
-def device_here() -> str:
-    """The GPU's name, and with which CUDA torch was built."""
-    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
 def _turn(process: subprocess.Popen[str], name: str) -> Turn:
@@ -296,12 +272,10 @@ def _measured(name: str, turns: Sequence[Turn]) -> Measured:
 
 def ratios(found: Mapping[str, Measured], key: str) -> dict[str, float]:
     """Ours as it is against TRL's defaults; our best against TRL's best."""
-    ours = {name: item for name, item in found.items() if name.startswith("ours") and name != UNORDERED.name}
+    ours = {name: item for name, item in found.items() if name.startswith("ours")}
     expected = {name: item for name, item in found.items() if name.startswith("TRL")}
     best, their_best = (max(side.values(), key=lambda item: item.tokens_per_s) for side in (ours, expected))
     pairs = {key: (ours["ours"], expected[DEFAULTS]), f"{key}_best": (best, their_best)}
-    if BARE.name in found:
-        pairs |= {"sft_vs_bare": (best, found[BARE.name]), "sft_vs_unordered": (best, found[UNORDERED.name])}
     figures = {}
     for name, (own, other) in pairs.items():
         figures[name] = own.tokens_per_s / other.tokens_per_s
@@ -328,34 +302,31 @@ TARGETS = (
 
 def main() -> None:
     parser = options_of(__doc__)
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
-    size.add_argument("--gpu", action="store_true", help="on the machine's first GPU, in bfloat16")
+    parser.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
     parser.add_argument("--only", nargs="+", choices=PARTS)
     arguments = parser.parse_args()
-    plan = QUICK if arguments.quick else ON_GPU if arguments.gpu else FULL
+    plan = QUICK if arguments.quick else FULL
     if importlib.util.find_spec("trl") is None:
         raise SystemExit("trl is not installed here: 'make bench' installs it, in .venv-bench-trl")
     torch.set_num_threads(1)
     describe_machine()
     print(
         f"trl {importlib.metadata.version('trl')}; {plan.num_layers} layers of {plan.hidden_size}, "
-        f"{'bfloat16' if plan.on_gpu else 'float32'}; {LANES * plan.micro_batch_rows} rows a step in "
-        f"micro-batches of {plan.micro_batch_rows}; 1 process, {device_here() if plan.on_gpu else '1 thread'}"
+        f"float32; {LANES * plan.micro_batch_rows} rows a step in micro-batches of {plan.micro_batch_rows}; 1 process, "
+        "1 thread"
     )
     figures: dict[str, float] = {}
     with workspace() as folder:
         for part in arguments.only or PARTS:
             if part == "generate":
-                sizes = ("d768",) if arguments.gpu else ("d64",) if arguments.quick else ("d64", "d128")
-                figures |= generate_vs_hf(rounds=plan.rounds, sizes=sizes, device=DEVICES[arguments.gpu])
+                sizes = ("d64",) if arguments.quick else ("d64", "d128")
+                figures |= generate_vs_hf(rounds=plan.rounds, sizes=sizes)
                 continue
             name, _, kind = part.partition("-")
             method: Method = name  # type: ignore[assignment]
             comparison = Comparison(folder / part, plan, method, kind)
             key = {"wide": f"{method}_vs_trl_50k", "short": f"{method}_short_vs_trl"}.get(kind, f"{method}_vs_trl")
-            contenders = SFT_ON_GPU if arguments.gpu and method == "sft" else CONTENDERS[part]
-            figures |= ratios(comparison.of(contenders), key)
+            figures |= ratios(comparison.of(CONTENDERS[part]), key)
     if memory := [value for name, value in figures.items() if "_vs_trl" in name and name.endswith("_memory")]:
         figures["memory_vs_trl"] = max(memory)
     print_result(figures, TARGETS)

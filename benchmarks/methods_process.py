@@ -5,8 +5,8 @@ the next line; so several trainers, all warm, take turns on one machine. `ours` 
 loader, receipts, heartbeat, metrics, commits. TRL is its own trainers, with arguments and nothing else.
 
 Rows of a step and of a micro-batch, the model, and arithmetic (float32 on one thread; on a GPU bfloat16 where
-weights are float32) are the same for all. `bare` is what one would write without either: a loop over rows that
-are sorted by length within a step.
+weights are float32) are the same for all. `bare_lines` is what one would write without either: a compiled loop over
+rows that are packed into lines.
 """
 
 import json
@@ -14,43 +14,42 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import wraps
-from itertools import accumulate
+from itertools import accumulate, chain, cycle
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
-from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.split import split_view
-from assay.data.loader.loader import Loader
-from assay.distributed import rank_device
+from assay.data.loader.batch import StepShare
 from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
 from assay.elastic.processor import processor_here
 from assay.elastic.rank_setup import train_rank
 from assay.elastic.task import Orders, RankTask
 from assay.inference.local.generator import Generator
-from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.objects import open_store
 from assay.training.recipe import Recipe, recipe_sha256
-from assay.training.trainer.step import Stepper, StepTotals
+from assay.training.trainer.step import StartedStep, Stepper
 from generation import end_as_planned, hazards
 from harness import peak_rss_mb
 from methods_rows import SPLIT, TARGET, Row, num_tokens, words
 
 LANES = 4
 COMMIT_EVERY = 32
+MAX_STEPS = 1_000_000
+"""More than any turns have; the process ends before."""
+HEAD_CHUNK = 4096
+"""Tokens of `bare_lines` whose logits are computed at once."""
 MARK = "@ "
 """Begins a line that is a report; trainers print lines of their own."""
 
@@ -58,8 +57,7 @@ GENERATE = Generator.generate
 NUM_DRAWN = [0]
 
 Method = Literal["sft", "dpo", "reward", "grpo"]
-Who = Literal["ours", "ours_unordered", "trl", "bare"]
-"""`ours_unordered`: in the kernels that CUDA takes where nobody asks for one order of addition."""
+Who = Literal["ours", "trl", "bare_lines"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,10 @@ class Task:
     micro_batch_tokens: int
     """At most, of ours: the longest rows of a step are computed in several passes. TRL cuts by rows only."""
     on_gpu: bool = False
+    turn_s: float = 0.0
+    """Seconds of each turn after the first; 0: `turns` says how many steps each has."""
+    line_tokens: int = 0
+    """Of a line of `bare_lines`."""
     is_mixed: bool = True
     """Of answers that are drawn: log-normal lengths, or all of one."""
 
@@ -114,44 +116,52 @@ class Turn:
 class Interleaver:
     """Lets steps begin when it is this process's turn."""
 
-    def __init__(self, task: Task, trained_after: Callable[[int], int]) -> None:
-        """`learned`: tokens learned in so many steps, asked when these have been made."""
-        self._on_gpu = task.on_gpu
+    def __init__(self, task: Task, trained: Callable[[], int] | None = None) -> None:
+        """`trained`: returns the tokens trained so far; by default, those of the shares of `wrap_step`."""
+        self._task = task
         self._left = list(task.turns)
-        self._trained_after = trained_after
-        self._num_started = self._end = 0
+        self._num_started = self._end = self._num_trained = 0
+        self._trained = trained or (lambda: self._num_trained)
         self._began = (0.0, 0.0, 0)
 
     def step_begins(self) -> None:
         """Returns when the step may begin; ends the process where there is nothing more to do."""
-        if self._num_started == self._end:
+        if self._turn_is_over():
             self._wait()
         self._num_started += 1
+
+    def _turn_is_over(self) -> bool:
+        is_first = len(self._left) == len(self._task.turns) - 1
+        if self._task.turn_s and self._end and not is_first:
+            return time.monotonic() - self._began[0] >= self._task.turn_s
+        return self._num_started >= self._end
 
     def _wait(self) -> None:
         if self._end:
             wall_s, cpu_s, trained = (now - then for now, then in zip(self._now(), self._began, strict=True))
-            peak = torch.cuda.max_memory_allocated() / 2**20 if self._on_gpu else peak_rss_mb()
+            peak = torch.cuda.max_memory_allocated() / 2**20 if self._task.on_gpu else peak_rss_mb()
             print(MARK + Turn(wall_s, cpu_s, int(trained), peak).to_json(), flush=True)
         if not self._left or not sys.stdin.readline():
             os._exit(0)
-        self._end += self._left.pop(0)
+        self._end = self._num_started + self._left.pop(0)
         self._began = self._now()
 
     def _now(self) -> tuple[float, float, int]:
-        if self._on_gpu:
+        if self._task.on_gpu:
             torch.cuda.synchronize()
-        return time.monotonic(), time.process_time(), self._trained_after(self._num_started)
+        return time.monotonic(), time.process_time(), self._trained()
 
     is_set = False
     """What ours asks now and then: whether to stop."""
 
-    def wrap_step(self, step: Callable[..., StepTotals]) -> Callable[..., StepTotals]:
-        """The trainer's step, once it is this process's turn."""
+    def wrap_step(self, start: Callable[..., StartedStep]) -> Callable[..., StartedStep]:
+        """The start of the trainer's step, once it is this process's turn."""
 
-        def in_turn(*arguments: Any, **keys: Any) -> StepTotals:
+        def in_turn(stepper: Stepper, share: StepShare, **keys: Any) -> StartedStep:
             self.step_begins()
-            return step(*arguments, **keys)
+            started = start(stepper, share, **keys)
+            self._num_trained += sum(lane.num_tokens for lane in share.lanes)
+            return started
 
         return in_turn
 
@@ -162,9 +172,7 @@ def main() -> None:
     if task.method == "grpo":
         end_completions_as_planned(is_mixed=task.is_mixed)
         Generator.generate = count_drawn  # type: ignore[method-assign, assignment]
-    if task.who == "ours_unordered":
-        rank_device._add_in_one_order = lambda: None
-    {"ours": ours, "ours_unordered": ours, "trl": trl, "bare": bare}[task.who](task)
+    {"ours": ours, "trl": trl, "bare_lines": bare_lines}[task.who](task)
 
 
 def end_completions_as_planned(*, is_mixed: bool) -> None:
@@ -191,7 +199,7 @@ def ours(task: Task) -> None:
         },
         "method": {"type": task.method, "model": model, **task.settings},
         "trainer": {
-            "epochs": 1000, "commit_every": COMMIT_EVERY,
+            "epochs": MAX_STEPS, "commit_every": COMMIT_EVERY,
             "optimizer": {"learning_rate": 1e-4, "max_gradient_norm": 1.0}, **task.recipe.get("trainer", {}),
         },
     }  # fmt: skip
@@ -201,11 +209,10 @@ def ours(task: Task) -> None:
     run = Run(
         run_id="bench", created_s=now_s, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
         dataset_fingerprint="", code_version="", run_dir=task.folder, store_url=task.folder,
-        num_steps=sum(task.turns),
+        num_steps=MAX_STEPS,
     )  # fmt: skip
     CommitLog(open_store(task.folder)).begin_attempt(world_size=1, now_s=now_s)
     Heartbeats.create(folder / "heartbeats", 1).close()
-    trained = drawn_so_far if task.method == "grpo" else tokens_trained_after(recipe, sum(task.turns)).__getitem__
     attempt = Attempt(
         run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s, folder=task.folder,
         code_version=code_version(), processor=processor_here(), environment=environment_here(),
@@ -217,12 +224,12 @@ def ours(task: Task) -> None:
         run=run, orders=orders, rank=0, rendezvous=f"file://{folder}/rendezvous", environment={},
         heartbeats=str(folder / "heartbeats"), supervisor_pid=0,
     )  # fmt: skip
-    turns = Interleaver(task, trained)
-    Stepper.step = turns.wrap_step(Stepper.step)  # type: ignore[method-assign]
+    turns = Interleaver(task, drawn_so_far if task.method == "grpo" else None)
+    Stepper.start = turns.wrap_step(Stepper.start)  # type: ignore[method-assign]
     train_rank(rank, turns)  # type: ignore[arg-type]
 
 
-def drawn_so_far(_: int) -> int:
+def drawn_so_far() -> int:
     """Tokens of answers that this process drew, and learned from."""
     return NUM_DRAWN[0]
 
@@ -232,13 +239,6 @@ def count_drawn(generator: Generator, *arguments: Any) -> Any:
     found = GENERATE(generator, *arguments)
     NUM_DRAWN[0] += sum(len(rollout.tokens) for rollout in found)
     return found
-
-
-def tokens_trained_after(recipe: Recipe, num_steps: int) -> list[int]:
-    """Tokens after each step, from none on."""
-    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
-    shares = Loader(view, recipe.loader, recipe.method.columns).shares(Cursor(), range(LANES), num_steps)
-    return [0, *accumulate(sum(lane.num_tokens for lane in share.lanes) for share in shares)]
 
 
 def trl(task: Task) -> None:
@@ -288,7 +288,7 @@ def trl(task: Task) -> None:
     is_counted = task.method != "grpo"
     if is_counted:
         trainer.data_collator = counted
-    turns = Interleaver(task, (lambda _: counted.num_trained) if is_counted else drawn_so_far)
+    turns = Interleaver(task, (lambda: counted.num_trained) if is_counted else drawn_so_far)
 
     class Turned(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: object, **__: object) -> None:
@@ -306,30 +306,65 @@ def trl(task: Task) -> None:
     trainer.train()
 
 
-def bare(task: Task) -> None:
-    """SFT as a loop: each step's rows sorted by length, cut into micro-batches and padded; AdamW, clipping."""
+def bare_lines(task: Task) -> None:
+    """SFT as a compiled loop over lines: rows end to end, attention within their borders, the head in chunks."""
+    # The operator of attention over borders is ours; transformers has none without further packages.
+    from assay.models.line_attention import Borders, line_keywords
+
     device = torch.device("cuda" if task.on_gpu else "cpu")
-    rows: list[list[int]] = [row["input_ids"] for row in json.loads(Path(task.dataset).read_text())]
-    order = [row for _ in task.turns for row in rows][: sum(task.turns) * task.batch_rows]
-    steps = [order[first : first + task.batch_rows] for first in range(0, len(order), task.batch_rows)]
-    model = LlamaForCausalLM.from_pretrained(task.model, dtype=torch.float32).to(device).train()
+    model: Any = LlamaForCausalLM.from_pretrained(task.model, dtype=torch.float32).to(device).train()
+    compiled = torch.compile(model.model, disable=not task.on_gpu)
+    all_rows = [row["input_ids"] for row in json.loads(Path(task.dataset).read_text())]
+    rows, longest = cycle(all_rows), torch.zeros(max(map(len, all_rows)), dtype=torch.bool)
+    num_borders = task.line_tokens // min(map(len, all_rows)) + 3
+
+    def on_device(numbers: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        array = torch.tensor(numbers, dtype=dtype)
+        return (array.pin_memory() if task.on_gpu else array).to(model.device, non_blocking=True)
+
+    def loss_sum(line: list[list[int]]) -> torch.Tensor:
+        blank = [0] * (task.line_tokens - sum(map(len, line)))
+        borders = [0, *accumulate(map(len, line))]
+        unused = [task.line_tokens] * (num_borders - len(borders))
+        edges = on_device(borders + unused, torch.int32)
+        states = compiled(
+            input_ids=on_device([*chain.from_iterable(line), *blank])[None],
+            position_ids=on_device([position for row in (*line, blank) for position in range(len(row))])[None],
+            use_cache=False,
+            **line_keywords(model.model, Borders(edges, longest)),
+        ).last_hidden_state[0]
+        targets = on_device([*chain.from_iterable([*row[1:], -100] for row in line), *(-100 for _ in blank)])
+        losses = [
+            cross_entropy((chunk @ model.lm_head.weight.T).float(), wanted, reduction="sum")
+            for chunk, wanted in zip(states.split(HEAD_CHUNK), targets.split(HEAD_CHUNK), strict=True)
+        ]
+        return torch.stack(losses).sum()
+
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, fused=task.on_gpu)
-    turns = Interleaver(task, [0, *accumulate(sum(map(len, step)) for step in steps)].__getitem__)
-    for step in [*steps, []]:
+    num_trained = [0]
+    turns = Interleaver(task, lambda: num_trained[0])
+    while True:
+        lines = [_filled(rows, task.line_tokens) for _ in range(LANES)]
         turns.step_begins()
-        step.sort(key=len)
-        for first in range(0, len(step), task.micro_batch_rows):
-            micro_batch = [torch.tensor(row) for row in step[first : first + task.micro_batch_rows]]
-            inputs = pad_sequence(micro_batch, batch_first=True).to(device, non_blocking=True)
-            labels = pad_sequence(micro_batch, batch_first=True, padding_value=-100).to(device)
-            mask = (labels >= 0).long()
-            with torch.autocast(device.type, torch.bfloat16, enabled=task.on_gpu):
-                logits = model(input_ids=inputs, attention_mask=mask).logits
-            loss = cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
-            (loss / sum(len(row) - 1 for row in step)).backward()  # type: ignore[no-untyped-call]
+        num_targets = sum(len(row) - 1 for line in lines for row in line)
+        for line in lines:
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=task.on_gpu):
+                loss = loss_sum(line)
+            (loss / num_targets).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        num_trained[0] += num_targets + sum(map(len, lines))
+
+
+def _filled(rows: Iterator[list[int]], num_tokens: int) -> list[list[int]]:
+    """Return rows that fit into a line, as they come; the first that does not is left out."""
+    line: list[list[int]] = []
+    for row in rows:
+        if sum(map(len, line)) + len(row) > num_tokens:
+            return line
+        line.append(row)
+    return line
 
 
 def names_target(
