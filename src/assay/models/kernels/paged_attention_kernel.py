@@ -122,34 +122,25 @@ def _attention_kernel(
 ):
     """One row and key head; with IS_SPLIT, one segment of it."""
     row = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
-    num_kv_heads = tl.num_programs(1)
-    segment = tl.program_id(2)
+    kv_head, num_kv_heads = tl.program_id(1), tl.num_programs(1)
     position = tl.load(positions + row)
     last_page = (position // PAGE_PLACES).to(tl.int32)
-    first_page = segment * PAGES_PER_SEGMENT
-    num_pages = last_page + 1
-    if IS_SPLIT:
-        num_pages = tl.minimum(num_pages, first_page + PAGES_PER_SEGMENT)
+    first_page = tl.program_id(2) * PAGES_PER_SEGMENT
+    num_pages = tl.minimum(last_page + 1, first_page + PAGES_PER_SEGMENT) if IS_SPLIT else last_page + 1
     columns = tl.arange(0, WIDTH)
     in_width = columns < width
-    group = tl.arange(0, QUERIES)
-    in_group = group < GROUP
-    heads = row * num_kv_heads * GROUP + kv_head * GROUP + group
+    in_group = tl.arange(0, QUERIES) < GROUP
+    heads = (row * num_kv_heads + kv_head) * GROUP + tl.arange(0, QUERIES)
     in_tile = in_group[:, None] & in_width[None, :]
     page_type = key_pages.dtype.element_ty
-    product_type = tl.float32 if PRODUCT_IN_FLOAT32 else page_type
     queries = tl.load(query + heads[:, None] * width + columns[None, :], mask=in_tile, other=0.0)
-    queries = queries.to(page_type).to(product_type)
+    queries = queries.to(page_type).to(tl.float32 if PRODUCT_IN_FLOAT32 else page_type)
     newest = (row * num_kv_heads + kv_head) * width + columns
-    newest_key = tl.load(new_key + newest, mask=in_width, other=0.0).to(page_type)
-    newest_value = tl.load(new_value + newest, mask=in_width, other=0.0).to(page_type)
-    if (last_page >= first_page) & (last_page < num_pages):
-        page = tl.load(page_table + row * num_slots + last_page).to(tl.int64)
-        place = (page * num_kv_heads + kv_head) * PAGE_PLACES + position % PAGE_PLACES
-        tl.store(key_pages + place * width + columns, newest_key, mask=in_width)
-        tl.store(value_pages + place * width + columns, newest_value, mask=in_width)
-
+    is_written = (last_page >= first_page) & (last_page < num_pages)
+    page = tl.load(page_table + row * num_slots + last_page).to(tl.int64)
+    place = ((page * num_kv_heads + kv_head) * PAGE_PLACES + position % PAGE_PLACES) * width + columns
+    newest_key = _written(new_key + newest, key_pages + place, in_width, is_written)
+    newest_value = _written(new_value + newest, value_pages + place, in_width, is_written)
     highest, total, values = _attend(
         queries,
         newest_key,
@@ -169,16 +160,27 @@ def _attention_kernel(
         IS_SPLIT,
     )
     if IS_SPLIT:
-        # The place of a part: [row, head, segment].
-        part = heads * tl.num_programs(2) + segment
-        is_seen = in_group & (first_page < num_pages)
-        tl.store(part_highest + part, highest, mask=is_seen)
-        tl.store(part_total + part, total, mask=is_seen)
-        at = part[:, None] * width + columns[None, :]
-        tl.store(part_values + at, values, mask=is_seen[:, None] & in_width[None, :])
+        part = heads * tl.num_programs(2) + tl.program_id(2)
+        is_seen = in_tile & (first_page < num_pages)
+        tl.store(part_values + part[:, None] * width + columns[None, :], values, mask=is_seen)
+        _store_sums(part_highest + part, highest, part_total + part, total, in_group & (first_page < num_pages))
     else:
         attended = (values / total[:, None]).to(output.dtype.element_ty)
         tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+
+
+@triton.jit
+def _store_sums(highest_at, highest, total_at, total, is_seen):
+    tl.store(highest_at, highest, mask=is_seen)
+    tl.store(total_at, total, mask=is_seen)
+
+
+@triton.jit
+def _written(source, target, in_width, is_written):
+    """Copy a newest key or value to its place in the pages if `is_written`; return it in their type."""
+    newest = tl.load(source, mask=in_width, other=0.0).to(target.dtype.element_ty)
+    tl.store(target, newest, mask=in_width & is_written)
+    return newest
 
 
 @triton.jit
