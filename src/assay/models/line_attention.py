@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from assay.base.errors import ConfigError
-from assay.base.shapes import Bool, Float, Int
+from assay.base.shapes import Bool, Float, Int, Shaped
 from assay.models.causal_config import PACKS
 
 LINE_ATTENTION = "assay_line"
@@ -59,7 +59,7 @@ def _attention(
     query: Float[Tensor, "line head token width"],
     key: Float[Tensor, "line kv_head token width"],
     value: Float[Tensor, "line kv_head token width"],
-    attention_mask: Tensor | None,
+    attention_mask: Shaped[Tensor, "..."] | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -235,12 +235,14 @@ def _flash(scale: float, window: int) -> dict[str, Any]:
     return {"scale": scale, "window_size_left": window, "window_size_right": 0}
 
 
-def _results(query: Float[Tensor, "token head width"]) -> tuple[Tensor, Tensor]:
+def _results(
+    query: Float[Tensor, "token head width"],
+) -> tuple[Float[Tensor, "token head width"], Float[Tensor, "head token"]]:
     dtype = torch.promote_types(query.dtype, torch.float32)
     return _empty(query), query.new_empty((query.shape[1], query.shape[0]), dtype=dtype)
 
 
-def _empty(states: Float[Tensor, "token head width"]) -> Tensor:
+def _empty(states: Float[Tensor, "token head width"]) -> Float[Tensor, "token head width"]:
     return states.new_empty(states.shape)
 
 
@@ -253,15 +255,17 @@ def _alone(states: Float[Tensor, "token head width"], row: slice) -> Float[Tenso
     return states[row].transpose(0, 1)[None]
 
 
-def _grouped(query: Tensor, *states: Float[Tensor, "1 kv_head place width"]) -> tuple[Tensor, ...]:
+def _grouped(
+    query: Float[Tensor, "token head width"], *states: Float[Tensor, "1 kv_head place width"]
+) -> tuple[Float[Tensor, "1 head place width"], ...]:
     """Repeat keys and values for the query heads that share them."""
     return tuple(state.repeat_interleave(query.shape[1] // state.shape[1], dim=1) for state in states)
 
 
 def _mask(query: Float[Tensor, "1 head place width"], window: int) -> dict[str, Any]:
     """Return the mask of a layer with a window, for rows that are longer."""
-    places = torch.arange(query.shape[2])
-    if window == UNBOUNDED or len(places) <= window + 1:
+    indices = torch.arange(query.shape[2])
+    if window == UNBOUNDED or len(indices) <= window + 1:
         return {}
-    outside = places[:, None] - places > window
+    outside = indices[:, None] - indices > window
     return {"attn_mask": torch.zeros(outside.shape, dtype=query.dtype).masked_fill_(outside, -torch.inf)}

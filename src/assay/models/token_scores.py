@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
     rows: Borders
     targets: Int[Tensor, "place"]
-    places: Int[Tensor, "place"] | None
+    indices: Int[Tensor, "place"] | None
     """Places of the line, all distinct; None for the whole line."""
 
 
@@ -37,7 +37,7 @@ def line_of(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Line | None:
     """Return the line that the arrays of `scored_arrays` describe; None if rows have a sequence each."""
     if "targets" not in tensors:
         return None
-    return Line(Borders(tensors["borders"], tensors["longest_row"]), tensors["targets"], tensors.get("places"))
+    return Line(Borders(tensors["borders"], tensors["longest_row"]), tensors["targets"], tensors.get("indices"))
 
 
 class CausalNetwork(nn.Module):
@@ -71,8 +71,8 @@ class CausalNetwork(nn.Module):
         states = (states if line else states[:, :-1]).flatten(0, 1)
         head = self.network.get_output_embeddings()
         bias = getattr(head, "bias", None)
-        if line is not None and line.places is not None:
-            states = states_at(states, line.places)
+        if line is not None and line.indices is not None:
+            states = states_at(states, line.indices)
         if temperature != 1.0:
             states, bias = states / temperature, None if bias is None else bias / temperature
         if line is not None:
@@ -116,27 +116,29 @@ def hidden_states(
     return states
 
 
-def states_at(states: Float[Tensor, "token width"], places: Int[Tensor, "place"]) -> Float[Tensor, "place width"]:
-    """Return the states at distinct places."""
-    taken: Tensor = _StatesAt.apply(states, places)  # type: ignore[no-untyped-call]
-    return taken
+def states_at(states: Float[Tensor, "token width"], indices: Int[Tensor, "place"]) -> Float[Tensor, "place width"]:
+    """Return the states at distinct indices."""
+    selected: Tensor = _StatesAt.apply(states, indices)  # type: ignore[no-untyped-call]
+    return selected
 
 
 class _StatesAt(torch.autograd.Function):
-    """`index_select`, whose own backward pass sorts the places in the deterministic mode."""
+    """`index_select`, whose own backward pass sorts the indices in the deterministic mode."""
 
     @staticmethod
-    def forward(ctx: Any, states: Float[Tensor, "token width"], places: Int[Tensor, "place"]) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(
+        ctx: Any, states: Float[Tensor, "token width"], indices: Int[Tensor, "place"]
+    ) -> Float[Tensor, "place width"]:
+        ctx.save_for_backward(indices)
         ctx.num_tokens = len(states)
-        return states.index_select(0, places)
+        return states.index_select(0, indices)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Float[Tensor, "place width"]) -> tuple[Tensor, None]:
-        [places] = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Float[Tensor, "place width"]) -> tuple[Float[Tensor, "token width"], None]:
+        [indices] = ctx.saved_tensors
         whole = gradient.new_zeros(ctx.num_tokens, gradient.shape[1])
         with distinct_writes():
-            whole.index_copy_(0, places, gradient)
+            whole.index_copy_(0, indices, gradient)
         return whole, None
 
 
@@ -154,25 +156,29 @@ def row_totals(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num
 
 class _RowSums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Tensor:
+    def forward(
+        ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int
+    ) -> Float[Tensor, "row"]:
         ctx.save_for_backward(row_of)
         return _sums(values, row_of, num_rows)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Float[Tensor, "row"]) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Float[Tensor, "row"]) -> tuple[Float[Tensor, "place"], None, None]:
         [row_of] = ctx.saved_tensors
         return gradient[row_of], None, None
 
 
 class _RowTotals(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Tensor:
+    def forward(
+        ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int
+    ) -> Float[Tensor, "place"]:
         ctx.save_for_backward(row_of)
         ctx.num_rows = num_rows
         return _sums(values, row_of, num_rows)[row_of]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Float[Tensor, "place"]) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Float[Tensor, "place"]) -> tuple[Float[Tensor, "place"], None, None]:
         [row_of] = ctx.saved_tensors
         return _sums(gradient, row_of, ctx.num_rows)[row_of], None, None
 

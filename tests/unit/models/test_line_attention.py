@@ -63,7 +63,7 @@ def test_rows_of_a_line_do_not_see_one_another(architecture: str, keys: dict[str
         scored[:, :3] = False
     expected = model(ids, None, scored)
     tensors = line_tensors(parts, scored)
-    assert ("places" in tensors) == (scores == "last tokens")
+    assert ("indices" in tensors) == (scores == "last tokens")
     with NoHostWaits():
         found = line_scores(model, tensors)
         ours = gradients(model, found.sum())

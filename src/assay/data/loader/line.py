@@ -3,9 +3,9 @@
     input_ids     row 0 | row 1 | ... | blank         [token]
     position_ids  0 1 2 | 0 1   | ... | 0 1 2 ...     [token]
     borders       0, 3, 5, ..., tokens, tokens, ...   [border]: unused borders repeat the line's end
-    places        where the next token is scored      [place]: half of the line, or all of it
+    indices        where the next token is scored      [place]: half of the line, or all of it
 
-The head computes scores at `places` only. Two sizes instead of one keep shapes few, and spare half of the head's work
+The head computes scores at `indices` only. Two sizes instead of one keep shapes few, and spare half of the head's work
 where only completions are scored.
 """
 
@@ -66,10 +66,10 @@ def scored_arrays(
     *,
     labels: Int[np.ndarray, "sequence"] | None = None,
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Return what the head computes of a line: `targets`, `scored` [place], and `places` unless they are the whole
+    """Return what the head computes of a line: `targets`, `scored` [place], and `indices` unless they are the whole
     line; with `labels`, also `row_of` [place], the label of the place's sequence.
 
-    `scored` [sequence, token - 1] marks the tokens that are scored, except first ones. Scored places come first, in
+    `scored` [sequence, token - 1] marks the tokens that are scored, except first ones. Scored indices come first, in
     the order of the line; the others are distinct, and `scored` is False there.
     """
     mask, num_tokens = _mask(input_ids, lengths), int(lengths.sum())
@@ -85,15 +85,15 @@ def scored_arrays(
     half = line.tokens // 2
     if is_scored.sum() > half:
         return arrays
-    places = distinct_places(np.flatnonzero(is_scored), half, line)
-    return {**{name: array[places] for name, array in arrays.items()}, "places": places}
+    indices = distinct_indices(np.flatnonzero(is_scored), half, line)
+    return {**{name: array[indices] for name, array in arrays.items()}, "indices": indices}
 
 
-def distinct_places(places: Int64[np.ndarray, "given"], count: int, line: LineShape) -> Int64[np.ndarray, "place"]:
-    """Return `places` with further places of the line, up to `count`; all are distinct."""
+def distinct_indices(indices: Int64[np.ndarray, "given"], count: int, line: LineShape) -> Int64[np.ndarray, "place"]:
+    """Return `indices` with further indices of the line, up to `count`; all are distinct."""
     is_free = np.ones(line.tokens, bool)
-    is_free[places] = False
-    return np.concatenate([places, np.flatnonzero(is_free)[: count - len(places)]])
+    is_free[indices] = False
+    return np.concatenate([indices, np.flatnonzero(is_free)[: count - len(indices)]])
 
 
 def _mask(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from assay.base.errors import DataError
 from assay.data.loader.config import BucketedLayout, LineLayout, LoaderConfig, PackedLayout
 from assay.data.loader.layouts import pack
-from assay.data.loader.line import LineShape, distinct_places, line_arrays, scored_arrays
+from assay.data.loader.line import LineShape, distinct_indices, line_arrays, scored_arrays
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
 
@@ -65,12 +65,12 @@ def test_a_scored_place_predicts_the_next_token_of_its_row(drawn, data):
     labels = np.arange(len(lengths)) + 50
     arrays = scored_arrays(ids, row_lengths, scored, line, labels=labels)
     is_scored, whole = arrays["scored"], scored.sum() > line.tokens // 2
-    places = arrays.get("places", np.arange(line.tokens))
-    assert ("places" in arrays) != whole
-    assert len(places) == len(np.unique(places)) == (line.tokens if whole else line.tokens // 2)
+    indices = arrays.get("indices", np.arange(line.tokens))
+    assert ("indices" in arrays) != whole
+    assert len(indices) == len(np.unique(indices)) == (line.tokens if whole else line.tokens // 2)
     assert arrays["targets"][is_scored].tolist() == ids[:, 1:][scored].tolist()
     assert (
-        line_arrays(ids, row_lengths, line)["input_ids"][0][places[is_scored] + 1].tolist()
+        line_arrays(ids, row_lengths, line)["input_ids"][0][indices[is_scored] + 1].tolist()
         == ids[:, 1:][scored].tolist()
     )
     assert arrays["row_of"][is_scored].tolist() == np.repeat(labels, scored.sum(axis=1)).tolist()
@@ -78,7 +78,7 @@ def test_a_scored_place_predicts_the_next_token_of_its_row(drawn, data):
 
 def test_further_places_are_distinct():
     line = LineShape(tokens=9, rows=3, row_tokens=9)
-    assert distinct_places(np.array([4, 0, 7]), 6, line).tolist() == [4, 0, 7, 1, 2, 3]
+    assert distinct_indices(np.array([4, 0, 7]), 6, line).tolist() == [4, 0, 7, 1, 2, 3]
 
 
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=40), most=st.integers(1, 5))

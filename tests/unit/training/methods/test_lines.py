@@ -131,8 +131,8 @@ def test_few_and_many_scored_tokens_have_two_shapes(folders: list[str]) -> None:
     few, many = (
         method.tensors(replace(rows_of("sft", lengths), line=LINE), CPU) for lengths in ([9, 9], [16, 16, 16, 16, 16])
     )
-    assert len(few["targets"]) == len(few["places"]) == 48
-    assert len(many["targets"]) == 96 and "places" not in many
+    assert len(few["targets"]) == len(few["indices"]) == 48
+    assert len(many["targets"]) == 96 and "indices" not in many
 
 
 def test_later_updates_of_a_step_get_the_line_of_the_first(folders: list[str]) -> None:

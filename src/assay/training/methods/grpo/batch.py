@@ -181,13 +181,13 @@ def _line_arrays(
     rows, unused = (batch.tokens.values, batch.tokens.lengths), line.rows - len(advantages)
     scored = scored_arrays(*rows, loss_mask, line, labels=np.arange(len(advantages)))
     is_scored = scored.pop("scored")
-    sampler_at_places = np.zeros(len(is_scored), np.float32)
-    sampler_at_places[is_scored] = sampler_logprobs
+    aligned_logprobs = np.zeros(len(is_scored), np.float32)
+    aligned_logprobs[is_scored] = sampler_logprobs
     return {
         **line_arrays(*rows, line),
         **scored,
         "loss_mask": is_scored[None],
-        "sampler_logprobs": sampler_at_places[None],
+        "sampler_logprobs": aligned_logprobs[None],
         "advantages": np.pad(advantages, (0, unused)),
         "num_completion_tokens": np.maximum(1, np.pad(loss_mask.sum(axis=1), (0, unused))),
     }

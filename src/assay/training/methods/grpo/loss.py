@@ -42,9 +42,9 @@ class LineRows(NamedTuple):
 
     def means(self, values: Float[Tensor, "1 place"]) -> Float[Tensor, "1 place"]:
         """Return at each place the mean of its row."""
-        return row_totals(values[0], self.row_of, len(self.lengths))[None] / self.lengths_at_places()
+        return row_totals(values[0], self.row_of, len(self.lengths))[None] / self.token_lengths()
 
-    def lengths_at_places(self) -> Int[Tensor, "place"]:
+    def token_lengths(self) -> Int[Tensor, "place"]:
         return self.lengths[self.row_of]
 
 
@@ -97,7 +97,7 @@ def reduced_loss(
 ) -> Float[Tensor, ""]:
     """Return the sum of the loss: over tokens, or over each completion's mean. `rows`: those of a line."""
     if rows is not None:
-        divisors = rows.lengths_at_places() if isinstance(loss, GrpoLoss | GspoLoss) else 1
+        divisors = rows.token_lengths() if isinstance(loss, GrpoLoss | GspoLoss) else 1
         divisors = max_tokens if isinstance(loss, DrGrpoLoss) else divisors
         return (token_losses * loss_mask / divisors).sum()
     row_losses = (token_losses * loss_mask).sum(dim=1)

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from assay.base.shapes import Float, Float32, Shaped
 from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
-from assay.data.loader.line import LineShape, distinct_places, line_arrays
+from assay.data.loader.line import LineShape, distinct_indices, line_arrays
 from assay.models.exporting import ExportOptions
 from assay.models.line_attention import Borders
 from assay.models.pairs import Pairs, pairs_of, spread
@@ -50,7 +50,7 @@ class RewardMethod:
         """Return `input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; for single sequences, as in
         `predict`, the first two.
 
-        A line has the arrays of `line_arrays`; `lengths` are the places at which its sequences end, counted from 1;
+        A line has the arrays of `line_arrays`; `lengths` are the indices at which its sequences end, counted from 1;
         and `is_pair` [pair] is False for pairs that the line does not hold.
         """
         if REJECTED not in micro_batch.ragged:
@@ -138,12 +138,12 @@ class RewardMethod:
 def _line_arrays(
     pairs: Pairs, margins: Float32[np.ndarray, "row"], line: LineShape
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    # Unused slots have places of their own: gradients are written to distinct places.
+    # Unused slots have indices of their own: gradients are written to distinct indices.
     slots, ends = pairs.slots(line.rows), np.cumsum(pairs.lengths, dtype=np.int64)
     is_used = spread(np.ones(len(slots), bool), slots, 2 * line.rows)
-    places = distinct_places(ends - 1, 2 * line.rows, line)
+    indices = distinct_indices(ends - 1, 2 * line.rows, line)
     ends_of_slots = spread(ends, slots, 2 * line.rows)
-    ends_of_slots[~is_used] = places[len(ends) :] + 1
+    ends_of_slots[~is_used] = indices[len(ends) :] + 1
     return {
         **line_arrays(pairs.input_ids, pairs.lengths, line),
         "lengths": ends_of_slots,
