@@ -155,9 +155,9 @@ def test_rollouts_are_the_golden_ones(name: str) -> None:
     if Processor(**golden["machine"]).sums_like(processor_here()):
         assert found == expected
         return
-    for ours, theirs in zip(found, expected, strict=True):
-        tokens = [np.array(rollout["tokens"].split(), np.int64) for rollout in (ours, theirs)]
-        logprobs = [np.frombuffer(base64.b64decode(rollout["logprobs"]), "<f4") for rollout in (ours, theirs)]
+    for ours, recorded in zip(found, expected, strict=True):
+        tokens = [np.array(rollout["tokens"].split(), np.int64) for rollout in (ours, recorded)]
+        logprobs = [np.frombuffer(base64.b64decode(rollout["logprobs"]), "<f4") for rollout in (ours, recorded)]
         length = min(map(len, tokens))
         others = np.flatnonzero(tokens[0][:length] != tokens[1][:length])
         equal = others[0] if len(others) else length

@@ -106,7 +106,7 @@ class DecodeMode(NamedTuple):
     """Steps between two looks of the host at the sequences; half of it in tiles of fewer than 64 rows."""
     looks_lag: bool
     """A look shows the state of the look before, so that the host does not wait for the newest step."""
-    page_places: int | None
+    page_size: int | None
     """Positions of a page of the cache; None: a page holds a sequence."""
     is_captured: bool
     """Steps are captured as CUDA graphs."""
@@ -115,8 +115,8 @@ class DecodeMode(NamedTuple):
         return self.steps_per_look if rows >= 64 else max(1, self.steps_per_look // 2)
 
 
-ON_CPU = DecodeMode(steps_per_look=1, looks_lag=False, page_places=None, is_captured=False)
-ON_GPU = DecodeMode(steps_per_look=8, looks_lag=True, page_places=64, is_captured=True)
+ON_CPU = DecodeMode(steps_per_look=1, looks_lag=False, page_size=None, is_captured=False)
+ON_GPU = DecodeMode(steps_per_look=8, looks_lag=True, page_size=64, is_captured=True)
 
 
 class BatchInvariance(Enum):
@@ -147,7 +147,7 @@ class Generator:
         self._network = network
         self._ends = frozenset(ends)
         self._tokenizer = tokenizer
-        self._given_slots, self._given_mode = slots, mode
+        self._max_slots, self._own_mode = slots, mode
         self._ends_by_stop: dict[tuple[str, ...], Ends] = {}
         self._batch_invariance: BatchInvariance | None = None
         self.cost = Cost()
@@ -336,7 +336,7 @@ class Generator:
             num_slots,
             positions,
             device=device,
-            page_places=self._mode.page_places,
+            page_size=self._mode.page_size,
             dtype=self._cache_dtype if device.type == "cuda" else None,
             kernel=self._kernel(positions),
         )
@@ -355,13 +355,13 @@ class Generator:
 
     @property
     def _mode(self) -> DecodeMode:
-        return self._given_mode or (ON_CPU if self._device.type == "cpu" else ON_GPU)
+        return self._own_mode or (ON_CPU if self._device.type == "cpu" else ON_GPU)
 
     @property
     def _sizes(self) -> Sequence[int]:
         """Rows that a tile may have."""
-        sizes = tile_sizes(self._given_slots or SLOTS) if self._device.type == "cpu" else GPU_TILES
-        most = smallest_of(sizes, self._given_slots or (SLOTS if self._device.type == "cpu" else GPU_SLOTS))
+        sizes = tile_sizes(self._max_slots or SLOTS) if self._device.type == "cpu" else GPU_TILES
+        most = smallest_of(sizes, self._max_slots or (SLOTS if self._device.type == "cpu" else GPU_SLOTS))
         return [size for size in sizes if size <= most]
 
     @property
@@ -394,8 +394,8 @@ class Generator:
         config = self._network.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        places = self._mode.page_places
-        held = padded(positions) if places is None else -(-positions // places) * places
+        page_size = self._mode.page_size
+        held = padded(positions) if page_size is None else -(-positions // page_size) * page_size
         return int(2 * config.num_hidden_layers * heads * width * held * itemsize)
 
     def _check_memory(self, rows: int, positions: int) -> None:

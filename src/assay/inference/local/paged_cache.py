@@ -1,6 +1,6 @@
 """Keys and values of sequences that decode together, in pages.
 
-    pages of a layer   [page, head, place, width], one tensor of keys and one of values
+    pages of a layer   [page, head, position, width], one tensor of keys and one of values
     table              [slot, index] -> page: the pages of each slot's sequence, in order
 
 A page that holds nothing but tokens of a prompt is shared by the group's sequences. Each slot has a home page, which
@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
-from assay.base.shapes import Float, Int64
+from assay.base.shapes import Float, Int32, Int64, Shaped
 from assay.inference.local.memory import padded
 from assay.models.determinism import distinct_writes
 
@@ -46,9 +46,9 @@ class PagePool:
 
     def take(self, count: int) -> list[int]:
         """Return free pages with one user each."""
-        taken = [self._free.pop() for _ in range(count)]
-        self._num_users |= dict.fromkeys(taken, 1)
-        return taken
+        pages = [self._free.pop() for _ in range(count)]
+        self._num_users |= dict.fromkeys(pages, 1)
+        return pages
 
     def share(self, pages: Sequence[int]) -> None:
         for page in pages:
@@ -75,19 +75,19 @@ class PagedCache(Cache):  # type: ignore[misc]
         num_positions: int,
         *,
         device: torch.device,
-        page_places: int | None = None,
+        page_size: int | None = None,
         dtype: torch.dtype | None = None,
         kernel: Any = None,
     ) -> None:
         """Room for `num_slots` sequences of `num_positions` tokens.
 
-        `page_places`: positions of a page, a multiple of `WIDTH_MULTIPLE`; None: all of a sequence. `dtype`: of keys
+        `page_size`: positions of a page, a multiple of `WIDTH_MULTIPLE`; None: all of a sequence. `dtype`: of keys
         and values; None: that of the keys (under autocast they are in float32, after rotary embedding). `kernel` is
         `paged_attention`.
         """
         super().__init__(layers=[])
-        self.page_places = page_places or padded(num_positions)
-        self.pages_of_slot = -(-num_positions // self.page_places)
+        self.page_size = page_size or padded(num_positions)
+        self.pages_of_slot = -(-num_positions // self.page_size)
         # Only one group at a time has members both with and without a slot; its prompt may have no member with one.
         num_pages = num_slots * self.pages_of_slot + self.pages_of_slot - 1
         self.pool = PagePool(range(num_slots, num_pages))
@@ -112,7 +112,7 @@ class PagedCache(Cache):  # type: ignore[misc]
 
         Return (page of the prefix, page) for those to be loaded.
         """
-        num_shared, num_pages = prefix // self.page_places, -(-positions // self.page_places)
+        num_shared, num_pages = prefix // self.page_size, -(-positions // self.page_size)
         loaded: list[tuple[int, int]] = []
         if group not in self._of_group:
             self._of_group[group] = self.pool.take(num_shared)
@@ -121,7 +121,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         self.pool.share(shared)
         self._of_slot[slot] = [*shared, *self.pool.take(num_pages - num_shared - 1)]
         self._num_shared[slot] = num_shared
-        if prefix % self.page_places:
+        if prefix % self.page_size:
             loaded.append((num_shared, slot))
         return loaded
 
@@ -134,7 +134,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         for done in [number for number in self._of_group if number < group]:
             self.pool.give_back(self._of_group.pop(done))
 
-    def tables(self, slots: Sequence[int]) -> np.ndarray:
+    def tables(self, slots: Sequence[int]) -> Int32[np.ndarray, "slot index"]:
         """Return the tables of slots; behind a sequence stands the home page."""
         found = np.repeat(np.array(slots, np.int32)[:, None], self.pages_of_slot, axis=1)
         for row, slot in enumerate(slots):
@@ -155,8 +155,8 @@ class PagedCache(Cache):  # type: ignore[misc]
                     if self.pages_of_slot == 1:
                         held[pages, :, : dense.shape[2]] = dense[rows].to(held.dtype)
                         continue
-                    whole = pad(dense, (0, 0, 0, -dense.shape[2] % self.page_places))
-                    split = whole.reshape(*whole.shape[:2], -1, self.page_places, whole.shape[3])
+                    whole = pad(dense, (0, 0, 0, -dense.shape[2] % self.page_size))
+                    split = whole.reshape(*whole.shape[:2], -1, self.page_size, whole.shape[3])
                     held[pages] = split[rows, :, parts].to(held.dtype)
 
     def move(self, from_slots: Sequence[int], to_slots: Sequence[int]) -> None:
@@ -177,9 +177,9 @@ class PagedCache(Cache):  # type: ignore[misc]
         if self.pages_of_slot == 1:
             self._page, self._at = torch.arange(len(positions), device=positions.device), positions
             return
-        index = torch.div(positions, self.page_places, rounding_mode="floor")
+        index = torch.div(positions, self.page_size, rounding_mode="floor")
         self._page = self.table[: len(positions)].gather(1, index[:, None])[:, 0].long()
-        self._at = positions - index * self.page_places
+        self._at = positions - index * self.page_size
 
     def update(
         self,
@@ -220,7 +220,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         num_rows = len(self._positions)
         if self.pages_of_slot == 1:
             return pages[:num_rows, :, : self._width]
-        gathered = pages[self.table[:num_rows, : -(-self._width // self.page_places)]]
+        gathered = pages[self.table[:num_rows, : -(-self._width // self.page_size)]]
         return gathered.transpose(1, 2).flatten(2, 3)[:, :, : self._width]
 
     def _layer(
@@ -228,7 +228,7 @@ class PagedCache(Cache):  # type: ignore[misc]
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """Return the pages of a layer, allocated at first use with its heads and width."""
         while len(self._held) <= index:
-            shape = (self._num_pages, keys.shape[1], self.page_places)
+            shape = (self._num_pages, keys.shape[1], self.page_size)
             dtype = self._dtype or keys.dtype
             self._held.append(
                 (
@@ -239,7 +239,7 @@ class PagedCache(Cache):  # type: ignore[misc]
         return self._held[index]
 
 
-def upload(array: np.ndarray, device: torch.device) -> Tensor:
+def upload(array: Shaped[np.ndarray, "..."], device: torch.device) -> Shaped[Tensor, "..."]:
     """Return an array on the device; the host does not wait for the copy."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

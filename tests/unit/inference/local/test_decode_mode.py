@@ -26,7 +26,7 @@ from shaped_networks import VOCAB_SIZE, shaped
 from variants import slow
 
 CPU = torch.device("cpu")
-EVERY_STEP = DecodeMode(steps_per_look=1, looks_lag=True, page_places=64, is_captured=True)
+EVERY_STEP = DecodeMode(steps_per_look=1, looks_lag=True, page_size=64, is_captured=True)
 WITH_COMPANY = [name for name, case in CASES.items() if case.lengths != (7, 33)]
 
 
@@ -75,11 +75,11 @@ def tile_of(network: Any, prompts: list[Prompt], max_tokens: int, **options: Any
 
 
 @pytest.mark.parametrize("shape", ["llama", "qwen3", "gpt2"])
-@pytest.mark.parametrize("page_places", [64, None])
-def test_no_operator_of_a_step_makes_the_host_wait(shape: str, page_places: int | None) -> None:
+@pytest.mark.parametrize("page_size", [64, None])
+def test_no_operator_of_a_step_makes_the_host_wait(shape: str, page_size: int | None) -> None:
     words = np.arange(90) % VOCAB_SIZE
     requested = [Prompt(words[:length], length) for length in (70, 70, 3, 90)]
-    generator, tile = tile_of(shaped(shape), requested, 20, page_places=page_places)
+    generator, tile = tile_of(shaped(shape), requested, 20, page_size=page_size)
     params = SamplingParams(temperature=0.7, max_tokens=20)
     network = shaped(shape).eval()
     with torch.no_grad(), NoHostWaits():
@@ -113,9 +113,9 @@ def test_a_page_is_free_when_its_last_user_has_returned_it() -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_pages_come_back_and_sequences_share_no_page_but_their_prompts(data: st.DataObject) -> None:
-    places, max_tokens, slots = 32, 40, 4
+    page_size, max_tokens, slots = 32, 40, 4
     groups = data.draw(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 6)), min_size=1, max_size=8))
-    cache = PagedCache(slots, 100 + max_tokens, device=CPU, page_places=places)
+    cache = PagedCache(slots, 100 + max_tokens, device=CPU, page_size=page_size)
     num_free = cache.pool.num_free
     waiting = [(number, prefix) for number, (prefix, samples) in enumerate(groups) for _ in range(samples)]
     held: dict[int, tuple[int, int]] = {}
@@ -125,7 +125,7 @@ def test_pages_come_back_and_sequences_share_no_page_but_their_prompts(data: st.
         if is_admission:
             slot, (group, prefix) = data.draw(st.sampled_from(free)), waiting.pop(0)
             loaded = cache.occupy(slot, group, prefix=prefix, positions=prefix + max_tokens)
-            assert all(part < -(-prefix // places) for part, _ in loaded)
+            assert all(part < -(-prefix // page_size) for part, _ in loaded)
             held[slot] = (group, prefix)
             cache.release_groups_before(waiting[0][0] if waiting else len(groups))
         else:
@@ -134,7 +134,7 @@ def test_pages_come_back_and_sequences_share_no_page_but_their_prompts(data: st.
             del held[slot]
         tables = cache.tables(range(slots))
         for one, (group, prefix) in held.items():
-            num_pages, num_shared = -(-(prefix + max_tokens) // places), prefix // places
+            num_pages, num_shared = -(-(prefix + max_tokens) // page_size), prefix // page_size
             own = tables[one, :num_pages].tolist()
             assert len(set(own)) == num_pages and own[num_shared] == one, "it writes behind what is shared"
             for other, (its_group, _) in held.items():
@@ -188,7 +188,7 @@ def test_by_the_paged_kernels_twin_logprobs_are_those_of_transformers_attention(
     monkeypatch.setattr(Generator, "_kernel", lambda self, positions: paged_attention)
     generator = Generator(shaped(shape), ends=ENDS, slots=16, mode=ON_GPU)
     found = generator.generate(requested, params)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.tokens.tolist() == theirs.tokens.tolist()
-        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=2e-5)
+    for ours, expected_rollout in zip(found, expected, strict=True):
+        assert ours.tokens.tolist() == expected_rollout.tokens.tolist()
+        np.testing.assert_allclose(ours.logprobs, expected_rollout.logprobs, atol=2e-5)
     assert shaped(shape).config._attn_implementation == "sdpa"
