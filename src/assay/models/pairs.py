@@ -46,7 +46,9 @@ def pairs_of(batch: MicroBatch) -> Pairs:
     return Pairs(lines, np.concatenate([side.lengths for side in sides]), prompts)
 
 
-def spread(values: Shaped[np.ndarray, "row"], slots: Int64[np.ndarray, "row"], size: int) -> Shaped[np.ndarray, "slot"]:
+def in_slots(
+    values: Shaped[np.ndarray, "row"], slots: Int64[np.ndarray, "row"], size: int
+) -> Shaped[np.ndarray, "slot"]:
     """Return an array of `size` with the values in their slots, and zeros elsewhere."""
     found = np.zeros(size, values.dtype)
     found[slots] = values

@@ -108,8 +108,8 @@ def test_lines_have_one_program_whatever_their_rows() -> None:
     )  # fmt: skip
     assert not calls, "the layer ran as it is written"
     for index, gradients_of_line in one.items():
-        for ours, theirs, written in zip(gradients_of_line, other[index], as_written[index], strict=True):
-            assert torch.equal(ours, theirs)
+        for ours, reversed_order, written in zip(gradients_of_line, other[index], as_written[index], strict=True):
+            assert torch.equal(ours, reversed_order)
             torch.testing.assert_close(ours, written, rtol=1e-4, atol=1e-5)
 
 

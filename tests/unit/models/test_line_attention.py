@@ -69,10 +69,12 @@ def test_rows_of_a_line_do_not_see_one_another(architecture: str, keys: dict[str
         ours = gradients(model, found.sum())
     torch.testing.assert_close(found[tensors["scored"]], expected.logprobs[scored], rtol=1e-9, atol=1e-9)
     assert not found[~tensors["scored"]].any()
-    theirs = gradients(model, expected.logprobs.sum())
+    expected_gradients = gradients(model, expected.logprobs.sum())
     # Gemma's norms are in float32.
-    scale = max(float(gradient.abs().max()) for gradient in theirs) * (1e3 if architecture == "gemma" else 1)
-    for our, their in zip(ours, theirs, strict=True):
+    scale = max(float(gradient.abs().max()) for gradient in expected_gradients) * (
+        1e3 if architecture == "gemma" else 1
+    )
+    for our, their in zip(ours, expected_gradients, strict=True):
         torch.testing.assert_close(our, their, rtol=0, atol=1e-9 * scale)
 
 
@@ -118,10 +120,10 @@ def test_attention_is_that_of_its_definition(window: int) -> None:
     expected = torch.einsum("hqk,khw->qhw", logits.masked_fill(~is_seen, -torch.inf).softmax(-1), value)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     gradient = torch.randn_like(found)
-    for ours, theirs in zip(
+    for ours, expected_gradients in zip(
         torch.autograd.grad(found, states, gradient), torch.autograd.grad(expected, states, gradient), strict=True
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(ours, expected_gradients, rtol=1e-12, atol=1e-12)
 
 
 def test_the_operator_keeps_what_torch_expects_of_one() -> None:

@@ -34,6 +34,7 @@ lines = st.lists(st.integers(1, 9), min_size=1, max_size=8).flatmap(
             tokens=st.integers(sum(lengths), sum(lengths) + 30),
             rows=st.integers(len(lengths), len(lengths) + 4),
             row_tokens=st.integers(max(lengths), max(lengths) + 9),
+            sequences=st.just(1),
         ),
     )
 )

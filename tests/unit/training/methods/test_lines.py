@@ -109,8 +109,8 @@ def test_a_line_has_the_loss_of_its_rows_and_no_wait(name: str, lengths: list[in
         assert float(line_metrics[key].sum) == pytest.approx(float(metric.sum), rel=1e-6, abs=3e-5), key
         assert float(line_metrics[key].weight) == pytest.approx(float(metric.weight)), key
     scale = max(float(gradient.abs().max()) for gradient in gradients)
-    for ours, theirs in zip(line_gradients, gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6 * scale)
+    for ours, expected_gradients in zip(line_gradients, gradients, strict=True):
+        torch.testing.assert_close(ours, expected_gradients, rtol=0, atol=1e-6 * scale)
 
 
 @any_method

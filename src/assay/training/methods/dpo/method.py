@@ -17,7 +17,7 @@ from assay.data.loader.line import LineShape, line_arrays, scored_arrays
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
-from assay.models.pairs import Pairs, pairs_of, spread
+from assay.models.pairs import Pairs, in_slots, pairs_of
 from assay.models.token_scores import CausalNetwork, line_of, row_sums, sequence_logprobs
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
@@ -94,14 +94,14 @@ class DpoMethod:
             reference_logprobs = [column.to_numpy(zero_copy_only=False) for column in columns]
             arrays[REFERENCE] = np.concatenate(reference_logprobs).astype(np.float32)
             if line is not None:
-                arrays[REFERENCE] = spread(arrays[REFERENCE], pairs.slots(line.rows), 2 * line.rows)
+                arrays[REFERENCE] = in_slots(arrays[REFERENCE], pairs.slots(line.rows), 2 * line.rows)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
     def _line_arrays(self, pairs: Pairs, line: LineShape) -> dict[str, Shaped[np.ndarray, "..."]]:
         slots, scored = pairs.slots(line.rows), pairs.in_completion()
         arrays = line_arrays(pairs.input_ids, pairs.lengths, line)
         arrays |= scored_arrays(pairs.input_ids, pairs.lengths, scored, line, labels=slots)
-        num_scored = spread(scored.sum(axis=1), slots, 2 * line.rows)
+        num_scored = in_slots(scored.sum(axis=1), slots, 2 * line.rows)
         is_pair = np.arange(line.rows) < len(slots) // 2
         return {**arrays, "scored": arrays["scored"][None], "num_scored": num_scored, "is_pair": is_pair}
 

@@ -15,7 +15,7 @@ from assay.data.loader.batch import MicroBatch
 from assay.data.loader.line import LineShape, distinct_indices, line_arrays
 from assay.models.exporting import ExportOptions
 from assay.models.line_attention import Borders
-from assay.models.pairs import Pairs, pairs_of, spread
+from assay.models.pairs import Pairs, in_slots, pairs_of
 from assay.models.reward_network import RewardNetwork
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
@@ -140,13 +140,13 @@ def _line_arrays(
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     # Unused slots have indices of their own: gradients are written to distinct indices.
     slots, ends = pairs.slots(line.rows), np.cumsum(pairs.lengths, dtype=np.int64)
-    is_used = spread(np.ones(len(slots), bool), slots, 2 * line.rows)
+    is_used = in_slots(np.ones(len(slots), bool), slots, 2 * line.rows)
     indices = distinct_indices(ends - 1, 2 * line.rows, line)
-    ends_of_slots = spread(ends, slots, 2 * line.rows)
+    ends_of_slots = in_slots(ends, slots, 2 * line.rows)
     ends_of_slots[~is_used] = indices[len(ends) :] + 1
     return {
         **line_arrays(pairs.input_ids, pairs.lengths, line),
         "lengths": ends_of_slots,
-        "margins": spread(margins, slots[: len(margins)], line.rows),
+        "margins": in_slots(margins, slots[: len(margins)], line.rows),
         "is_pair": is_used[: line.rows],
     }
