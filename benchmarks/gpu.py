@@ -137,8 +137,8 @@ def measure_grpo(folder: Path, sizes: Sizes) -> dict[str, Any]:
         contenders = contenders[:1]
     found = Comparison(folder / "grpo", sizes.grpo, "grpo", "").of(contenders)
     figures = _rates("grpo", found)
-    theirs = [measured.tokens_per_s for name, measured in found.items() if name != "ours"]
-    return figures | ({"grpo_vs_trl": found["ours"].tokens_per_s / max(theirs)} if theirs else {})
+    others = [measured.tokens_per_s for name, measured in found.items() if name != "ours"]
+    return figures | ({"grpo_vs_trl": found["ours"].tokens_per_s / max(others)} if others else {})
 
 
 def _rates(part: str, found: Mapping[str, Measured]) -> dict[str, Any]:

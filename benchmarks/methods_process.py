@@ -335,8 +335,8 @@ def bare_lines(task: Task) -> None:
         ).last_hidden_state[0]
         targets = on_device([*chain.from_iterable([*row[1:], -100] for row in line), *(-100 for _ in blank)])
         losses = [
-            cross_entropy((chunk @ model.lm_head.weight.T).float(), wanted, reduction="sum")
-            for chunk, wanted in zip(states.split(HEAD_CHUNK), targets.split(HEAD_CHUNK), strict=True)
+            cross_entropy((chunk @ model.lm_head.weight.T).float(), labels, reduction="sum")
+            for chunk, labels in zip(states.split(HEAD_CHUNK), targets.split(HEAD_CHUNK), strict=True)
         ]
         return torch.stack(losses).sum()
 

@@ -96,7 +96,7 @@ def check(program: Path, quick: bool, timeout_s: float, jobs: int) -> None:
     from assay.planning.conflict import conflict_error, find_conflict
     from assay.planning.program.checks import short_budgets
     from assay.planning.program.file import read_program
-    from assay.reporting.documents.schedule_documents import program_document
+    from assay.reporting.documents.plan.schedule_documents import program_document
     from assay.reporting.terminal.document import print_document
 
     file = read_program(program, allow_short_budget=not quick)
@@ -147,8 +147,8 @@ def solve(
     every hour. Exit code 1 if the decision is later than its date.
     """
     from assay.planning.explain import prices as priced
+    from assay.reporting.documents.plan.schedule_documents import schedule_document
     from assay.reporting.documents.render import write_file
-    from assay.reporting.documents.schedule_documents import schedule_document
     from assay.reporting.terminal.document import print_document
 
     effort = _effort(timeout_s, jobs)
@@ -206,7 +206,7 @@ def what_if(
     own: dict[str, Any] = dict(parse_override(change) for change in changes)
     from assay.planning import what_if as questions
     from assay.planning.simulation.questions import simulate_what_ifs
-    from assay.reporting.documents.schedule_documents import what_if_document
+    from assay.reporting.documents.plan.schedule_documents import what_if_document
     from assay.reporting.terminal.document import print_document
 
     effort = _effort(timeout_s, jobs)

@@ -73,8 +73,8 @@ def offer(
     from assay.planning.simulation.offer import make_offer
     from assay.planning.simulation.offer_report import build_offer_report
     from assay.planning.simulation.scope import ReliabilityTargets
-    from assay.reporting.documents.plan_folder import write_offer
-    from assay.reporting.documents.plan_summary import plan_summary
+    from assay.reporting.documents.plan.plan_folder import write_offer
+    from assay.reporting.documents.plan.plan_summary import plan_summary
     from assay.reporting.terminal.document import print_document
 
     result = make_offer(
@@ -122,7 +122,7 @@ def risk(
     from assay.planning.simulation.drivers import tornado as drivers_of
     from assay.planning.simulation.offer import baseline_of, program_with
     from assay.planning.simulation.outcome import safety_of, simulate
-    from assay.reporting.documents.schedule_documents import risk_document
+    from assay.reporting.documents.plan.schedule_documents import risk_document
     from assay.reporting.terminal.document import print_document
 
     subject = program_with(read_program(program).program, options)
@@ -164,8 +164,8 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     with notes is never replaced by one without.
     """
     from assay.planning.simulation.recommended_action import recommended_action
-    from assay.reporting.documents.plan_folder import earlier_status, keep_status, write_with_notes
-    from assay.reporting.documents.status_documents import weekly_status
+    from assay.reporting.documents.plan.plan_folder import earlier_status, keep_status, write_with_notes
+    from assay.reporting.documents.plan.status_documents import weekly_status
     from assay.reporting.terminal.document import print_document
     from assay.reporting.views.forecast import forecast_view
 
@@ -197,8 +197,8 @@ def review(folder: Path, **where: Any) -> None:
     action, as for 'status'. A review with notes is never replaced by one without.
     """
     from assay.planning.simulation.recommended_action import recommended_action
-    from assay.reporting.documents.plan_folder import write_with_notes
-    from assay.reporting.documents.status_documents import review as review_of
+    from assay.reporting.documents.plan.plan_folder import write_with_notes
+    from assay.reporting.documents.plan.status_documents import review as review_of
     from assay.reporting.terminal.document import print_document
 
     found = _read_status(folder, **where)

@@ -142,14 +142,14 @@ class ThroughputCalibration(Record):
 
 
 EqualBits = Literal[
-    "row_at_any_place",
+    "row_at_any_position",
     "row_in_any_number_of_rows",
     "attention_twice",
     "attention_row_alone",
     "attention_gradient_of_row_alone",
     "captured_graph",
 ]
-"""A row of a product at any place, and among any number of rows; attention over row borders computed twice, of a row
+"""A row of a product at any position, and among any number of rows; attention over row borders computed twice, of a row
 alone and among others, and its gradient; a captured graph and plain calls."""
 
 

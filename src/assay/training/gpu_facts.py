@@ -1,7 +1,7 @@
 """Facts of this machine's GPU: its ceilings, and which results have equal bits on it.
 
     ceilings     products in bfloat16, copies
-    products     a row has the same bits at any place, and among any number of rows
+    products     a row has the same bits at any position, and among any number of rows
     attention    over row borders, in the deterministic mode: the same twice; a row alone as among others
     capture      a captured graph gives the bits of plain calls
 
@@ -26,7 +26,7 @@ from assay.records.throughput import GpuFacts
 HEADS, HEAD_WIDTH = 12, 64
 NUM_ROWS = (16, 64, 256)
 """Rows of the products that are compared: tiles of the generation engine."""
-WARM_UPS, REPEATS = 2, 10
+WARM_UPS, NUM_CALLS = 2, 10
 
 
 def measure_gpu(device: torch.device) -> GpuFacts:
@@ -79,23 +79,23 @@ def _ceilings(device: torch.device, size: int, numbers: int) -> dict[str, float]
 
 
 def _products(device: torch.device) -> dict[str, bool]:
-    """Compare one row's product at several places, and among several numbers of rows."""
+    """Compare one row's product at several positions, and among several numbers of rows."""
     width, wide = HEADS * HEAD_WIDTH, 3 * HEADS * HEAD_WIDTH
     is_same_anywhere, is_same_in_any_number = True, True
     for inner, outer in ((width, wide), (wide, width)):
         weight = torch.randn(outer, inner, device=device, dtype=torch.bfloat16)
         row = torch.randn(inner, device=device, dtype=torch.bfloat16)
-        by_size = [list(_at_places(row, weight, num_rows)) for num_rows in NUM_ROWS]
+        by_size = [list(_at_positions(row, weight, num_rows)) for num_rows in NUM_ROWS]
         is_same_anywhere &= all(torch.equal(found[0], other) for found in by_size for other in found)
         is_same_in_any_number &= all(torch.equal(by_size[0][0], found[0]) for found in by_size)
-    return {"row_at_any_place": is_same_anywhere, "row_in_any_number_of_rows": is_same_in_any_number}
+    return {"row_at_any_position": is_same_anywhere, "row_in_any_number_of_rows": is_same_in_any_number}
 
 
-def _at_places(row: Float[Tensor, "inner"], weight: Float[Tensor, "outer inner"], num_rows: int) -> Iterator[Tensor]:
-    for place in (0, 1, num_rows // 2 + 1, num_rows - 1):
+def _at_positions(row: Float[Tensor, "inner"], weight: Float[Tensor, "outer inner"], num_rows: int) -> Iterator[Tensor]:
+    for position in (0, 1, num_rows // 2 + 1, num_rows - 1):
         rows = torch.randn(num_rows, len(row), device=row.device, dtype=row.dtype)
-        rows[place] = row
-        yield functional.linear(rows, weight)[place]
+        rows[position] = row
+        yield functional.linear(rows, weight)[position]
 
 
 def _attention(device: torch.device, tokens: int) -> dict[str, bool]:
@@ -150,7 +150,7 @@ def _capture(device: torch.device) -> dict[str, bool]:
 def _median_s(work: Callable[[], object], device: torch.device) -> float:
     """Return the median seconds of a call, without those that warm up."""
     found = []
-    for _ in range(WARM_UPS + REPEATS):
+    for _ in range(WARM_UPS + NUM_CALLS):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         started_s = time.perf_counter()

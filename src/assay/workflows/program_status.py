@@ -12,7 +12,7 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
 from assay.planning.simulation.forecast import ProgramEstimate, forecast
 from assay.planning.simulation.offer import baseline_of, offered_program
-from assay.reporting.documents.plan_folder import read_offer
+from assay.reporting.documents.plan.plan_folder import read_offer
 from assay.store.home import Home
 from assay.workflows.program_gates import GateDecision, gain_points, gate_decisions, with_decisions
 from assay.workflows.rebuild import fold_in_missed

@@ -250,10 +250,10 @@ def _check_line(recipe: Recipe, manifest: DatasetManifest) -> None:
     # Prompts of a lane stay in one line, so that each step has as many as the recipe says.
     tokens = max(widest, loader.rows_per_lane * longest) if is_prompt else widest
     needed = {"tokens": (layout.tokens, tokens), "row_tokens": (layout.longest_row, row_tokens)}
-    for key, (given, fits) in needed.items():
-        if given < fits:
+    for key, (size, fits) in needed.items():
+        if size < fits:
             raise ConfigError(
-                f"loader.layout.{key}={given}: the longest row of dataset '{manifest.name}' has {longest} tokens"
+                f"loader.layout.{key}={size}: the longest row of dataset '{manifest.name}' has {longest} tokens"
                 + (", and a line holds a lane's prompts, or a prompt with its completion" if is_prompt else "")
                 + (", and a line holds both sequences of a pair" if tokens > longest and not is_prompt else "")
                 + f". Use loader.layout.{key}={fits} or more."

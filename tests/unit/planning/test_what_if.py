@@ -12,7 +12,7 @@ from assay.planning.program.program import Program
 from assay.planning.schedule import Effort, schedule, solve
 from assay.planning.what_if import Solver, readings
 from assay.reporting.document import Cell, TitledTable
-from assay.reporting.documents.schedule_documents import schedule_document
+from assay.reporting.documents.plan.schedule_documents import schedule_document
 
 EFFORT = Effort(seconds=20, workers=1)
 

@@ -18,16 +18,16 @@ def test_every_fact_is_measured() -> None:
     assert facts.equal_bits["attention_twice"] and facts.equal_bits["attention_row_alone"]
 
 
-def test_products_that_depend_on_a_rows_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_that_depend_on_a_rows_position_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = functional.linear
 
-    def placed(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def position_dependent(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         products = linear(rows, weight)
         products[-1] *= 1.01
         return products
 
-    monkeypatch.setattr(functional, "linear", placed)
-    assert not facts_of(CPU).equal_bits["row_at_any_place"]
+    monkeypatch.setattr(functional, "linear", position_dependent)
+    assert not facts_of(CPU).equal_bits["row_at_any_position"]
 
 
 def test_products_that_depend_on_the_number_of_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_measured(monkeypatch: pyt
     monkeypatch.setattr(gpu_facts, "_attended", broken)
     facts = facts_of(CPU)
     assert facts.failures == {"attention": "RuntimeError: no kernel image is available"}
-    assert {"row_at_any_place", "captured_graph"} <= facts.equal_bits.keys()
+    assert {"row_at_any_position", "captured_graph"} <= facts.equal_bits.keys()
 
 
 def test_a_machine_without_a_gpu_is_refused() -> None:

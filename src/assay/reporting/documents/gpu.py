@@ -20,9 +20,9 @@ PROMISES: dict[EqualBits, tuple[str, str, Tone]] = {
         "A captured step can only be compared with another captured one.",
         "open",
     ),
-    "row_at_any_place": (
-        "a row of a product at any place",
-        "Rollouts depend on their place in a tile: each group of completions decodes alone, which is slow.",
+    "row_at_any_position": (
+        "a row of a product at any position",
+        "Rollouts depend on their position in a tile: each group of completions decodes alone, which is slow.",
         "open",
     ),
     "row_in_any_number_of_rows": (

@@ -22,9 +22,9 @@ class CalibrationView(View):
     phase_s: dict[Phase, float]
     """Mean seconds of a step by phase, of rank 0: for prompts, generation, reward and compute apart."""
     mfu: float | None
-    """Of rank 0; null on CPUs and for cards that are not listed."""
+    """For rank 0; null on CPUs and for cards that are not listed."""
     gpu_peak_bytes: int
-    """Of rank 0; 0 on CPUs."""
+    """For rank 0; 0 on CPUs."""
     host_waits: float | None
     """Per step."""
 

@@ -28,7 +28,7 @@ GOOD: dict[str, Any] = {
     [
         ({}, "good", "repeatable"),
         ({"equal_bits": HOLDS | {"row_in_any_number_of_rows": False}}, "good", "repeatable"),
-        ({"equal_bits": HOLDS | {"row_at_any_place": False}}, "open", "repeatable, with limits"),
+        ({"equal_bits": HOLDS | {"row_at_any_position": False}}, "open", "repeatable, with limits"),
         ({"equal_bits": HOLDS | {"attention_twice": False}}, "bad", "not repeatable"),
         ({"failures": {"capture": "RuntimeError: out of memory"}}, "open", "partly measured"),
         ({"has_bfloat16": False}, "bad", "no bfloat16"),

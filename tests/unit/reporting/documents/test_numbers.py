@@ -57,12 +57,12 @@ from assay.reporting.documents.goodput import goodput_document
 from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.memo import memo_document
 from assay.reporting.documents.overview import live_document
-from assay.reporting.documents.plan_documents import execution_plan, raci, risk_register, stage_gates
+from assay.reporting.documents.plan.plan_documents import execution_plan, raci, risk_register, stage_gates
+from assay.reporting.documents.plan.status_documents import review, weekly_status
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.run import run_document
 from assay.reporting.documents.run_diff import run_diff_document
 from assay.reporting.documents.scaling import scaling_document
-from assay.reporting.documents.status_documents import review, weekly_status
 from assay.reporting.documents.triage import fleet_document, triage_document
 from assay.reporting.terminal.document import print_document
 from assay.reporting.views.forecast import forecast_view
@@ -296,7 +296,7 @@ def record(kind: Any, *, is_sparse: bool) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, Versioned) and kind is not Statement:
         hints = get_type_hints(kind)
         values = {name: st.just(FIXED[name]) if name in FIXED else of(hints[name]) for name in kind.model_fields}
-        return st.fixed_dictionaries(values).map(lambda given: kind(**given))
+        return st.fixed_dictionaries(values).map(lambda fields: kind(**fields))
     return VALUES[kind]
 
 

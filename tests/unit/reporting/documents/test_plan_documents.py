@@ -21,7 +21,7 @@ from assay.planning.simulation.recommended_action import recommended, recommende
 from assay.planning.what_if import WhatIfResult
 from assay.reporting.document import Document, Fact, Listing, Paragraph, Section, Table, TitledTable, Verdict
 from assay.reporting.documents.markdown import markdown
-from assay.reporting.documents.plan_documents import (
+from assay.reporting.documents.plan.plan_documents import (
     _campaign_text,
     execution_plan,
     raci,
@@ -29,16 +29,16 @@ from assay.reporting.documents.plan_documents import (
     stage_gates,
     what_if_table,
 )
-from assay.reporting.documents.plan_folder import (
+from assay.reporting.documents.plan.plan_folder import (
     earlier_status,
     keep_status,
     read_offer,
     write_documents,
     write_offer,
 )
-from assay.reporting.documents.plan_summary import load_table, offer_tiles, offer_verdict, plan_summary
+from assay.reporting.documents.plan.plan_summary import load_table, offer_tiles, offer_verdict, plan_summary
+from assay.reporting.documents.plan.status_documents import review, weekly_status
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.status_documents import review, weekly_status
 from assay.reporting.values import signed_text
 from assay.reporting.views.forecast import forecast_view
 from assay.store.settings import HourPrice

@@ -154,7 +154,7 @@ def tied(engine: CompletionsServer, tmp_path: Path) -> list[GrpoConfig]:
     return [grpo_config(folder, sampler=sampler(engine, tmp_path)) for folder in folders]
 
 
-def hand_over_as_transformers_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+def save_as_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "ExportOptions", lambda writes_head: ExportOptions())
 
 
@@ -163,7 +163,7 @@ def test_a_tied_output_matrix_is_renewed_with_each_handover(
 ) -> None:
     gaps = [gap_of(config, rolled_out(config, store, rows=[1, 2], attempt=n)) for n, config in enumerate(tied, 1)]
     assert max(gaps) < 2e-6
-    hand_over_as_transformers_saves(monkeypatch)
+    save_as_transformers(monkeypatch)
     assert gap_of(tied[0], rolled_out(tied[0], store, rows=[1, 2], attempt=3)) > 0.1, "the fake has no fault"
 
 
@@ -173,7 +173,7 @@ def test_an_engine_that_keeps_a_part_of_the_weights_is_refused_before_the_run_an
     [config, _] = tied
     message = r"does not follow the weights .* With changed weights, .* nats apart"
     with monkeypatch.context() as old:
-        hand_over_as_transformers_saves(old)
+        save_as_transformers(old)
         with pytest.raises(ConfigError, match=message):
             check_engine(config.sampler, config.model, config.sampling, 12)
         with pytest.raises(EngineError, match=message):
@@ -191,9 +191,9 @@ def test_a_probe_notices_any_part_that_is_kept(
     part: str, config: GrpoConfig, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reload_the_rest(folder: str) -> None:
-        kept = engine._network.get_submodule(part).state_dict()
+        weights_of_part = engine._network.get_submodule(part).state_dict()
         engine._load(folder)
-        engine._network.get_submodule(part).load_state_dict(kept)
+        engine._network.get_submodule(part).load_state_dict(weights_of_part)
 
     monkeypatch.setattr(engine, "reload", reload_the_rest)
     with pytest.raises(ConfigError, match="does not follow the weights"):

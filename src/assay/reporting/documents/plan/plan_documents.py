@@ -36,7 +36,7 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.documents.plan_summary import (
+from assay.reporting.documents.plan.plan_summary import (
     FOOT,
     date_range_text,
     lower_first,

@@ -21,8 +21,8 @@ from assay.planning.simulation.offer_report import OfferReport
 from assay.reporting.document import Document
 from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.one_page_pdf import one_page_pdf
-from assay.reporting.documents.plan_documents import execution_plan, raci, risk_register, stage_gates
-from assay.reporting.documents.plan_summary import plan_summary
+from assay.reporting.documents.plan.plan_documents import execution_plan, raci, risk_register, stage_gates
+from assay.reporting.documents.plan.plan_summary import plan_summary
 from assay.reporting.documents.render import render_document, write_file
 from assay.reporting.views.forecast import ProgramEstimateView
 from assay.store.settings import HourPrice

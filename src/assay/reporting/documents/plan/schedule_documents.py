@@ -29,8 +29,8 @@ from assay.reporting.document import (
     Verdict,
     number,
 )
-from assay.reporting.documents.plan_documents import what_if_table
-from assay.reporting.documents.plan_summary import nothing_scales, outcome_table, outcome_tiles
+from assay.reporting.documents.plan.plan_documents import what_if_table
+from assay.reporting.documents.plan.plan_summary import nothing_scales, outcome_table, outcome_tiles
 from assay.store.settings import HourPrice
 
 GOALS = {

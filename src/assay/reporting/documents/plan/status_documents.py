@@ -41,8 +41,8 @@ from assay.reporting.document import (
     number,
     worst,
 )
-from assay.reporting.documents.plan_documents import criterion_text
-from assay.reporting.documents.plan_summary import (
+from assay.reporting.documents.plan.plan_documents import criterion_text
+from assay.reporting.documents.plan.plan_summary import (
     deadline_text,
     outcome_table,
     outcome_tiles,
