@@ -157,6 +157,21 @@ RECIPES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"loader": {"layout": {"type": "packed", "sequence_tokens": 64}}},
         "does not support it",
     ),
+    "a line shorter than a row": (
+        "language",
+        {"loader": {"layout": {"type": "line", "tokens": 10}}},
+        "Use loader.layout.tokens=",
+    ),
+    "rows longer than row_tokens": (
+        "language",
+        {"loader": {"layout": {"type": "line", "tokens": 64, "row_tokens": 9}}},
+        "Use loader.layout.row_tokens=",
+    ),
+    "a line shorter than a pair": (
+        "pairs",
+        {"loader": {"layout": {"type": "line", "tokens": 16}}},
+        "a line holds both sequences of a pair",
+    ),
     "pairs for sft's spans": ("pairs", {"type": "sft", "train_on": "spans"}, "assay data build --format chat"),
     "chats for a reward model": ("language", {"type": "reward"}, "assay data build --format pairs"),
     "chats for DPO": ("language", {"type": "dpo"}, "assay data build --format pairs"),
@@ -196,6 +211,7 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
     ("section", "changes", "message"),
     [
         ("loader", {"layout": {"type": "packed", "sequence_tokens": 64}}, "method 'grpo' does not support it"),
+        ("loader", {"layout": {"type": "line", "tokens": 3}}, "a line holds a lane's prompts, or a prompt with its"),
         ("method", {"sampling": {"max_tokens": 60}}, "with the longest prompt of dataset"),
     ],
 )

@@ -47,6 +47,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
         ("data.dataset=nowhere", "no dataset there"),
         ("trainer.optimizer.learning_rate=fast", "trainer.optimizer.learning_rate (command line)"),
         ("loader.layout={type: packed, sequence_tokens: 128}", "method 'classify' does not support it"),
+        ("loader.layout={type: line, tokens: 128}", "method 'classify' does not support it"),
         ("nonsense", "'nonsense' is not an override"),
         (
             "trainer.optimizer.schedule.warmup_steps=500",
