@@ -8,12 +8,16 @@ from functools import cache
 import assay
 from assay.records.record import Record
 
+KERNELS = "assay.models.kernels."
+"""Modules that are imported where Triton is installed; they hold no records."""
+
 
 @cache
 def record_kinds() -> dict[str, type[Record]]:
     """Kind -> its class; an assertion where two classes share a kind."""
     for module in pkgutil.walk_packages(assay.__path__, "assay."):
-        importlib.import_module(module.name)
+        if not module.name.startswith(KERNELS):
+            importlib.import_module(module.name)
     found: dict[str, type[Record]] = {}
     for record_class in _subclasses(Record):
         if record_class.__module__.startswith("assay.") and vars(record_class).get("kind"):

@@ -10,31 +10,31 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "assay"
 LINES = {
     "base": 1_550,
-    "cli": 7_050,
-    "data": 8_700,
-    "decision": 2_650,
-    "distributed": 1_600,
+    "cli": 7_000,
+    "data": 8_900,
+    "decision": 2_600,
+    "distributed": 1_750,
     "elastic": 4_150,
     "evals": 2_600,
-    "inference": 2_200,
+    "inference": 2_800,
     "launchers": 850,
-    "models": 1_700,
-    "planning": 9_200,
-    "records": 4_700,
-    "reporting": 12_750,
+    "models": 3_250,
+    "planning": 9_150,
+    "records": 4_800,
+    "reporting": 12_950,
     "scoring": 2_500,
     "serving": 10_750,
     "statistics": 6_400,
     "store": 5_900,
     "throughput": 1_400,
     "trackers": 450,
-    "training": 9_600,
+    "training": 10_700,
     "triage": 7_500,
     "workers": 3_100,
     "workflows": 9_250,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 8_150
+BENCHMARK_LINES = 7_950
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0

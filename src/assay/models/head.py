@@ -76,7 +76,7 @@ def head_loss(
 
 def _is_fused(states: Float[Tensor, "token width"], dtype: torch.dtype) -> bool:
     """Return True if the kernels compute the head; they add in float32."""
-    return dtype != torch.float64 and runs_triton(states)
+    return dtype != torch.float64 and runs_triton(states.device)
 
 
 def _product_dtype(states: Float[Tensor, "token width"]) -> torch.dtype:

@@ -376,7 +376,7 @@ class Generator:
         window = getattr(config, "sliding_window", None)
         if device.type != "cuda" or (window is not None and positions > window):
             return None
-        if not runs_triton(next(self._network.parameters())):
+        if not runs_triton(self._device):
             return None
         from assay.models.kernels.paged_attention import paged_attention
 

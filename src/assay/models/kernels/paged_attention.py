@@ -1,7 +1,7 @@
-"""Attention of a decode step over keys and values in pages: each row's newest query over the places of its own pages.
+"""Attention of a decode step over keys and values in pages: each row's newest query over the tokens of its own pages.
 
 query [row, head, width]          page_table [row, slot] --> pages [page, kv_head, 64, width]
-newest key, value --written at position--> page --> places 0 .. position --> [row, head, width]
+newest key, value --written at position--> page --> tokens 0 .. position --> [row, head, width]
 """
 
 import torch
@@ -11,8 +11,8 @@ from assay.base.shapes import Float, Int32, Int64
 from assay.models.determinism import distinct_writes
 from assay.models.kernels.triton_use import runs_triton
 
-PAGE_PLACES = 64
-"""Places of a page."""
+PAGE_TOKENS = 64
+"""Tokens of a page."""
 
 
 def paged_attention(
@@ -25,20 +25,20 @@ def paged_attention(
     positions: Int64[Tensor, "row"],
     scale: float,
 ) -> Float[Tensor, "row head width"]:
-    """Write the newest keys and values at `positions`; return attention over the places up to them, in query's type.
+    """Write the newest keys and values at `positions`; return attention over the tokens up to them, in query's type.
 
     Query head h attends to key head h // (head / kv_head); scores are `scale` times products of query and key. A row's
     newest page belongs to this row alone; earlier pages may be shared.
     """
-    if runs_triton(query):
+    if runs_triton(query.device):
         from assay.models.kernels.paged_attention_kernel import attend_to_pages  # imports triton
 
         return attend_to_pages(query, new_key, new_value, key_pages, value_pages, page_table, positions, scale)
-    slots, places = positions // PAGE_PLACES, positions % PAGE_PLACES
+    slots, offsets = positions // PAGE_TOKENS, positions % PAGE_TOKENS
     pages = page_table.gather(1, slots[:, None])[:, 0].long()
     with distinct_writes():
-        key_pages[pages, :, places] = new_key.to(key_pages.dtype)
-        value_pages[pages, :, places] = new_value.to(value_pages.dtype)
+        key_pages[pages, :, offsets] = new_key.to(key_pages.dtype)
+        value_pages[pages, :, offsets] = new_value.to(value_pages.dtype)
     keys, values = (_gathered(pages_, page_table).to(query.dtype) for pages_ in (key_pages, value_pages))
     is_seen = torch.arange(keys.shape[2], device=query.device) <= positions[:, None]
     attended = torch.nn.functional.scaled_dot_product_attention(
@@ -49,6 +49,6 @@ def paged_attention(
 
 def _gathered(
     pages: Float[Tensor, "page kv_head 64 width"], page_table: Int32[Tensor, "row slot"]
-) -> Float[Tensor, "row kv_head place width"]:
-    """Return the places of each row, in order."""
+) -> Float[Tensor, "row kv_head token width"]:
+    """Return the tokens of each row, in order."""
     return pages[page_table.long()].transpose(1, 2).flatten(2, 3)

@@ -15,7 +15,6 @@ import triton.language as tl
 from torch import Tensor
 
 from assay.base.shapes import Float, Float32, Int32, Int64
-from assay.models.kernels.paged_attention import PAGE_PLACES
 
 PAGES_PER_SEGMENT = 4
 """Changing it changes the bits."""
@@ -53,10 +52,8 @@ def attend_to_pages(
     options = {"num_warps": 4, "enable_fp_fusion": False}
     parts = _empty_parts(query, num_segments) if is_split else (output, output, output)
     tensors = [query, new_key, new_value, key_pages, value_pages, page_table, positions]
-    assert key_pages.shape == value_pages.shape and key_pages.shape[2] == PAGE_PLACES, (
-        key_pages.shape,
-        value_pages.shape,
-    )
+    assert key_pages.shape == value_pages.shape, (key_pages.shape, value_pages.shape)
+    page_tokens = key_pages.shape[2]
     assert key_pages.is_contiguous() and value_pages.is_contiguous(), "pages are written in place"
     _attention_kernel[(num_rows, num_kv_heads, num_segments if is_split else 1)](
         *(tensor.contiguous() for tensor in tensors),
@@ -65,7 +62,7 @@ def attend_to_pages(
         scale,
         num_slots,
         **sizes,
-        PAGE_PLACES=PAGE_PLACES,
+        PAGE_TOKENS=page_tokens,
         PAGES_PER_SEGMENT=PAGES_PER_SEGMENT,
         IS_SPLIT=is_split,
         PRODUCT_IN_FLOAT32=key_pages.dtype == torch.float32 or triton.knobs.runtime.interpret,
@@ -78,7 +75,7 @@ def attend_to_pages(
             *parts,
             num_segments,
             **sizes,
-            SEGMENT_PLACES=PAGES_PER_SEGMENT * PAGE_PLACES,
+            SEGMENT_TOKENS=PAGES_PER_SEGMENT * page_tokens,
             **options,
         )
     return output
@@ -115,7 +112,7 @@ def _attention_kernel(
     GROUP: tl.constexpr,
     QUERIES: tl.constexpr,
     WIDTH: tl.constexpr,
-    PAGE_PLACES: tl.constexpr,
+    PAGE_TOKENS: tl.constexpr,
     PAGES_PER_SEGMENT: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     PRODUCT_IN_FLOAT32: tl.constexpr,
@@ -124,7 +121,7 @@ def _attention_kernel(
     row = tl.program_id(0).to(tl.int64)
     kv_head, num_kv_heads = tl.program_id(1), tl.num_programs(1)
     position = tl.load(positions + row)
-    last_page = (position // PAGE_PLACES).to(tl.int32)
+    last_page = (position // PAGE_TOKENS).to(tl.int32)
     first_page = tl.program_id(2) * PAGES_PER_SEGMENT
     num_pages = tl.minimum(last_page + 1, first_page + PAGES_PER_SEGMENT) if IS_SPLIT else last_page + 1
     columns = tl.arange(0, WIDTH)
@@ -138,9 +135,9 @@ def _attention_kernel(
     newest = (row * num_kv_heads + kv_head) * width + columns
     is_written = (last_page >= first_page) & (last_page < num_pages)
     page = tl.load(page_table + row * num_slots + last_page).to(tl.int64)
-    place = ((page * num_kv_heads + kv_head) * PAGE_PLACES + position % PAGE_PLACES) * width + columns
-    newest_key = _written(new_key + newest, key_pages + place, in_width, is_written)
-    newest_value = _written(new_value + newest, value_pages + place, in_width, is_written)
+    newest_at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + position % PAGE_TOKENS) * width + columns
+    newest_key = _written(new_key + newest, key_pages + newest_at, in_width, is_written)
+    newest_value = _written(new_value + newest, value_pages + newest_at, in_width, is_written)
     highest, total, values = _attend(
         queries,
         newest_key,
@@ -155,7 +152,7 @@ def _attention_kernel(
         num_pages,
         scale,
         width,
-        PAGE_PLACES,
+        PAGE_TOKENS,
         PAGES_PER_SEGMENT,
         IS_SPLIT,
     )
@@ -177,7 +174,7 @@ def _store_sums(highest_at, highest, total_at, total, is_seen):
 
 @triton.jit
 def _written(source, target, in_width, is_written):
-    """Copy a newest key or value to its place in the pages if `is_written`; return it in their type."""
+    """Copy a newest key or value to its position in the pages if `is_written`; return it in their type."""
     newest = tl.load(source, mask=in_width, other=0.0).to(target.dtype.element_ty)
     tl.store(target, newest, mask=in_width & is_written)
     return newest
@@ -198,14 +195,14 @@ def _attend(
     num_pages,
     scale,
     width: tl.constexpr,
-    PAGE_PLACES: tl.constexpr,
+    PAGE_TOKENS: tl.constexpr,
     PAGES_PER_SEGMENT: tl.constexpr,
     IS_SPLIT: tl.constexpr,
 ):
     """Return maximum, sum of weights and weighted values: of all pages, or with IS_SPLIT of one segment's."""
     columns = tl.arange(0, queries.shape[1])
     in_width = columns < width
-    places_in_page = tl.arange(0, PAGE_PLACES)
+    offsets_in_page = tl.arange(0, PAGE_TOKENS)
     lowest = tl.full([queries.shape[0]], float("-inf"), tl.float32)
     zeros = tl.zeros([queries.shape[0]], tl.float32)
     zero_values = tl.zeros(queries.shape, tl.float32)
@@ -213,17 +210,17 @@ def _attend(
     segment_highest, segment_total, segment_values = lowest, zeros, zero_values
     for slot in range(first_page, num_pages):
         page = tl.load(table + slot).to(tl.int64)
-        places = slot * PAGE_PLACES + places_in_page
-        at = ((page * num_kv_heads + kv_head) * PAGE_PLACES + places_in_page)[:, None] * width + columns[None, :]
-        # The newest place comes from registers: other threads may not see yet what was stored.
-        is_stored = (places < position)[:, None] & in_width[None, :]
-        is_newest = (places == position)[:, None]
+        slot_positions = slot * PAGE_TOKENS + offsets_in_page
+        at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + offsets_in_page)[:, None] * width + columns[None, :]
+        # The newest position comes from registers: other threads may not see yet what was stored.
+        is_stored = (slot_positions < position)[:, None] & in_width[None, :]
+        is_newest = (slot_positions == position)[:, None]
         keys = tl.load(key_pages + at, mask=is_stored, other=0.0)
         keys = tl.where(is_newest, newest_key[None, :], keys).to(queries.dtype)
         page_values = tl.load(value_pages + at, mask=is_stored, other=0.0)
         page_values = tl.where(is_newest, newest_value[None, :], page_values).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where((places <= position)[None, :], scores, float("-inf"))
+        scores = tl.where((slot_positions <= position)[None, :], scores, float("-inf"))
         page_highest = tl.maximum(segment_highest, tl.max(scores, 1))
         weights = tl.exp(scores - page_highest[:, None])
         rescale = tl.exp(segment_highest - page_highest)
@@ -259,11 +256,11 @@ def _combine_kernel(
     GROUP: tl.constexpr,
     QUERIES: tl.constexpr,
     WIDTH: tl.constexpr,
-    SEGMENT_PLACES: tl.constexpr,
+    SEGMENT_TOKENS: tl.constexpr,
 ):
     """Add the segments of one row and key head, in order."""
     row = tl.program_id(0).to(tl.int64)
-    num_seen = (tl.load(positions + row) // SEGMENT_PLACES).to(tl.int32) + 1
+    num_seen = (tl.load(positions + row) // SEGMENT_TOKENS).to(tl.int32) + 1
     columns = tl.arange(0, WIDTH)
     group = tl.arange(0, QUERIES)
     in_group = group < GROUP
@@ -288,7 +285,7 @@ def _combine_kernel(
 
 @triton.jit
 def _with_segment(highest, total, values, segment_highest, segment_total, segment_values):
-    """Return maximum, sum of weights and weighted values of the places so far with those of a further segment.
+    """Return maximum, sum of weights and weighted values of the tokens so far with those of a further segment.
 
     The maximum so far may be -inf, where there are none; the segment's is finite.
     """

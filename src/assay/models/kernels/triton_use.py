@@ -4,12 +4,12 @@ import importlib.util
 import warnings
 from functools import cache
 
-from torch import Tensor
+import torch
 
 
-def runs_triton(tensor: Tensor) -> bool:
-    """Return True for a tensor on a GPU if Triton is installed; warn once if it is not."""
-    return tensor.is_cuda and _is_installed()
+def runs_triton(device: torch.device) -> bool:
+    """Return True for a GPU if Triton is installed; warn once if it is not."""
+    return device.type == "cuda" and _is_installed()
 
 
 @cache

@@ -24,11 +24,11 @@ TYPES = {
 }
 """Of arguments; of those in `WIDE`, bfloat16, and of all others, float32."""
 GROUP = {"width": 64, "GROUP": 7, "QUERIES": 16, "WIDTH": 64}
-ATTENTION = {**GROUP, "PAGE_PLACES": 64, "PAGES_PER_SEGMENT": 4, "PRODUCT_IN_FLOAT32": False}
+ATTENTION = {**GROUP, "PAGE_TOKENS": 64, "PAGES_PER_SEGMENT": 4, "PRODUCT_IN_FLOAT32": False}
 KERNELS: list[tuple[Any, int, dict[str, Any]]] = [
     (logits._score_and_gradient_kernel, 8, {"HAS_BIAS": False, "BLOCK": 4096}),
     (paged_attention_kernel._attention_kernel, 4, {**ATTENTION, "IS_SPLIT": False}),
-    (paged_attention_kernel._combine_kernel, 4, {**GROUP, "SEGMENT_PLACES": 256}),
+    (paged_attention_kernel._combine_kernel, 4, {**GROUP, "SEGMENT_TOKENS": 256}),
 ]
 
 

@@ -72,8 +72,8 @@ def test_scores_and_gradients_are_those_of_plain_code(
     fused(False)
     expected = scores_and_gradients(tensors, wants_entropies=wants_entropies)
     # Both add 37 numbers of float32, in different orders; the gradients add up to 37 tokens.
-    for mine, plain in zip(ours, expected, strict=True):
-        torch.testing.assert_close(mine, plain, rtol=2e-6, atol=4e-6)
+    for fused_one, plain in zip(ours, expected, strict=True):
+        torch.testing.assert_close(fused_one, plain, rtol=2e-6, atol=4e-6)
 
 
 @pytest.mark.parametrize("num_tokens", [0, CHUNK, 2 * CHUNK + 1])
@@ -86,10 +86,10 @@ def test_one_pass_has_the_loss_and_gradients_of_two(num_tokens: int, has_bias: b
     expected = -(two_pass.logprobs * factors).sum()
     assert torch.equal(loss, expected) and all(map(torch.equal, scores, two_pass))
     assert not scores.logprobs.requires_grad and not scores.entropies.requires_grad
-    for mine, theirs in zip(
+    for fused_one, two_pass_one in zip(
         torch.autograd.grad(loss / 7, leaves(tensors)), torch.autograd.grad(expected / 7, leaves(tensors)), strict=True
     ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(fused_one, two_pass_one, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sft", "dpo, normalized", "grpo, several updates"])
@@ -146,11 +146,11 @@ def test_under_autocast_logits_are_bfloat16_and_scores_float32(fused: Callable[[
             found.append(scores_and_gradients(tensors, wants_entropies=True))
     assert [tensor.dtype for tensor in found[0][:2]] == [torch.float32, torch.float32]
     assert [tensor.dtype for tensor in found[0][3:]] == [torch.float32, torch.float32]
-    for mine, plain in zip(*(tensors[:2] for tensors in found), strict=True):
+    for fused_one, plain in zip(*(tensors[:2] for tensors in found), strict=True):
         # One logit in a hundred is rounded to another neighbour where the products add in another order.
-        torch.testing.assert_close(mine, plain, rtol=0, atol=2**-6)
-    for mine, plain in zip(*(tensors[3:] for tensors in found), strict=True):
-        difference = (mine - plain).norm() / plain.norm()
+        torch.testing.assert_close(fused_one, plain, rtol=0, atol=2**-6)
+    for fused_one, plain in zip(*(tensors[3:] for tensors in found), strict=True):
+        difference = (fused_one - plain).norm() / plain.norm()
         assert difference < 2**-7  # gradients of logits are rounded, or under the interpreter cut, to bfloat16
 
 
@@ -158,7 +158,7 @@ def test_a_tokens_scores_do_not_depend_on_the_number_of_tokens() -> None:
     states, weight, _, targets = inputs(3 * CHUNK)
     whole = head_scores(states, weight, None, targets)
     part = head_scores(states[: CHUNK + 1], weight, None, targets[: CHUNK + 1])
-    assert all(torch.equal(mine, all_[: CHUNK + 1]) for mine, all_ in zip(part, whole, strict=True))
+    assert all(torch.equal(fused_one, all_[: CHUNK + 1]) for fused_one, all_ in zip(part, whole, strict=True))
 
 
 def test_large_vocabularies_have_chunks_of_half_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.models.kernels.paged_attention import PAGE_PLACES, paged_attention
+from assay.models.kernels.paged_attention import PAGE_TOKENS, paged_attention
 from no_host_waits import NoHostWaits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -58,20 +58,20 @@ def step(
     dtype: torch.dtype = torch.float32,
 ) -> Step:
     generator = torch.Generator().manual_seed(width)
-    slots = -(-max(lengths) // PAGE_PLACES)
+    slots = -(-max(lengths) // PAGE_TOKENS)
     num_pages = len(lengths) * slots + 1
     num_heads, num_kv_heads = heads
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    pages = normal(2, num_pages, num_kv_heads, PAGE_PLACES, width)
+    pages = normal(2, num_pages, num_kv_heads, PAGE_TOKENS, width)
     table = torch.randperm(num_pages - 1, generator=generator).view(len(lengths), slots)
     for row, length in enumerate(lengths):
-        used = -(-length // PAGE_PLACES)
+        used = -(-length // PAGE_TOKENS)
         table[row, used:] = num_pages - 1
-        # What lies behind the newest place is of no sequence.
-        pages[:, table[row, used - 1], :, (length - 1) % PAGE_PLACES :] = 1e4
+        # What lies behind the newest token is of no sequence.
+        pages[:, table[row, used - 1], :, (length - 1) % PAGE_TOKENS :] = 1e4
     pages[:, -1] = 1e4
     new = normal(2, len(lengths), num_kv_heads, width)
     tensors = (normal(len(lengths), num_heads, width), new[0], new[1], pages[0], pages[1])
@@ -101,7 +101,7 @@ def reference(step: Step) -> Tensor:
 
 
 def assert_close(output: Tensor, expected: Tensor) -> None:
-    # float32: sums of up to 257 places. bfloat16: factors of 8 bits; values are of size 1, and their mean smaller.
+    # float32: sums of up to 257 tokens. bfloat16: factors of 8 bits; values are of size 1, and their mean smaller.
     tolerance = 3e-6 if output.dtype == torch.float32 else 2**-6
     torch.testing.assert_close(output.double().cpu(), expected, rtol=0, atol=tolerance)
 
@@ -123,9 +123,9 @@ def test_the_newest_key_and_value_are_written_and_nothing_else(attention: Attent
     case = step(dtype=torch.bfloat16)
     expected, found = case.clone(), case.clone()
     for row, position in enumerate(case.positions.tolist()):
-        page, place = case.page_table[row, position // PAGE_PLACES], position % PAGE_PLACES
-        expected.key_pages[page, :, place] = case.new_key[row]
-        expected.value_pages[page, :, place] = case.new_value[row]
+        page, offset = case.page_table[row, position // PAGE_TOKENS], position % PAGE_TOKENS
+        expected.key_pages[page, :, offset] = case.new_key[row]
+        expected.value_pages[page, :, offset] = case.new_value[row]
     attention(*found)
     assert all(torch.equal(a, b) for a, b in zip(found[:-1], expected[:-1], strict=True))
 
@@ -146,7 +146,7 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(kernel: Any) -> None:
         rows = slice(row, row + 1)
         assert torch.equal(kernel.attend_to_pages(*case.rows(rows)), together[rows])
         fewer = case.rows(rows)
-        used = LENGTHS[row] // PAGE_PLACES + 1
+        used = LENGTHS[row] // PAGE_TOKENS + 1
         assert torch.equal(
             kernel.attend_to_pages(*fewer._replace(page_table=fewer.page_table[:, :used])), together[rows]
         )
