@@ -117,7 +117,8 @@ DOUBLED = "{% set all = namespace(it='ab') %}{% for n in range(60) %}{% set all.
     ],
 )
 def test_a_template_has_its_time_and_its_memory(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "MAX_SECONDS", 0.2)
+    # Pages of a gigabyte take their time on a busy machine.
+    monkeypatch.setattr(template, "MAX_SECONDS", 0.2 if "longer" in message or "render" in message else 10.0)
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(DataError, match=message):
         template.ChatTemplate(source, {}, where="theirs").render([USER], {}, "line 1")

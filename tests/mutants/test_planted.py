@@ -11,7 +11,7 @@ import pytest
 from mutants.planted import PLANTED, Planted
 
 CHECKOUT = Path(__file__).parents[2]
-UNIT = Path("tests/unit/training")
+UNIT = Path("tests/unit")
 FAILED_TESTS = 1
 """pytest's exit code; others say that it could not run them."""
 
