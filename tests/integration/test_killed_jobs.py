@@ -88,7 +88,11 @@ def stricken(tmp_path: Path) -> Iterator[Stricken]:
 
 @pytest.mark.parametrize(
     ("num_kills", "num_jobs", "apart_s"),
-    [(5, 2, 1.0), pytest.param(100, 100, 8.0, marks=[pytest.mark.slow, pytest.mark.soak])],
+    [
+        (3, 1, 0.5),
+        pytest.param(5, 2, 1.0, marks=pytest.mark.slow),
+        pytest.param(100, 100, 8.0, marks=[pytest.mark.slow, pytest.mark.soak]),
+    ],
 )
 def test_each_job_ends_once_whatever_is_killed(
     stricken: Stricken, num_kills: int, num_jobs: int, apart_s: float

@@ -28,6 +28,15 @@ from variants import slow
 CPU = torch.device("cpu")
 EVERY_STEP = DecodeMode(steps_per_look=1, looks_lag=True, page_size=64, is_captured=True)
 WITH_COMPANY = [name for name, case in CASES.items() if case.lengths != (7, 33)]
+QUICK = (
+    "llama, four slots' worth of groups",
+    "llama, top_k and top_p",
+    "qwen3",
+    "a window",
+    "stop strings",
+    "a tile of one size",
+)
+"""Cases of `make test`; the others are slow."""
 
 
 def test_draws_on_the_device_are_the_uniforms_of_keys_and_positions() -> None:
@@ -45,7 +54,7 @@ def test_draws_on_the_device_are_the_uniforms_of_keys_and_positions() -> None:
 
 
 @pytest.mark.parametrize("mode", [pytest.param(ON_GPU, id="k=8"), *slow(EVERY_STEP)])
-@pytest.mark.parametrize("name", WITH_COMPANY)
+@pytest.mark.parametrize("name", [*QUICK, *slow(*(name for name in WITH_COMPANY if name not in QUICK))])
 def test_rollouts_of_a_gpus_mode_are_those_of_a_cpu(name: str, mode: DecodeMode) -> None:
     case = CASES[name]
     generator = Generator(
