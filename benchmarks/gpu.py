@@ -44,7 +44,6 @@ LINE = 16_384
 GENERATED = 256
 """Tokens of a completion."""
 PROMPT = 128
-SFT_500M = {"hidden_size": 896, "num_layers": 24, "num_heads": 14, "vocab_size": 151_936}
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,10 @@ GPU_PLAN = replace(
     micro_batch_rows=192, micro_batch_tokens=LINE, turn_s=10.0, on_gpu=True,
 )  # fmt: skip
 FULL = Sizes(
-    sft={"sft-141m": GPU_PLAN, "sft-500m": replace(GPU_PLAN, **SFT_500M)},
+    sft={
+        "sft-141m": GPU_PLAN,
+        "sft-500m": replace(GPU_PLAN, hidden_size=896, num_layers=24, num_heads=14, vocab_size=151_936),
+    },
     grpo=replace(GPU_PLAN, micro_batch_rows=64),
     line=LINE,
     decode_rows=(64, 256),
@@ -96,7 +98,7 @@ TARGETS = (
 
 
 def sft_contenders(line: int, *, on_gpu: bool) -> list[Contender]:
-    lines = {
+    lines: dict[str, dict[str, Any]] = {
         "loader": {"layout": {"type": "line", "tokens": line, "row_tokens": 512}, "max_micro_batch_tokens": None},
         "trainer": {"compile": on_gpu, "weights": {"compute": "bfloat16"}},
     }

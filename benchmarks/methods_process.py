@@ -327,16 +327,17 @@ def bare_lines(task: Task) -> None:
         borders = [0, *accumulate(map(len, line))]
         unused = [task.line_tokens] * (num_borders - len(borders))
         edges = on_device(borders + unused, torch.int32)
-        states = compiled(
+        states = compiled(  # type: ignore[no-untyped-call]
             input_ids=on_device([*chain.from_iterable(line), *blank])[None],
             position_ids=on_device([position for row in (*line, blank) for position in range(len(row))])[None],
             use_cache=False,
             **line_keywords(model.model, Borders(edges, longest)),
         ).last_hidden_state[0]
         targets = on_device([*chain.from_iterable([*row[1:], -100] for row in line), *(-100 for _ in blank)])
+        chunks = [slice(start, start + HEAD_CHUNK) for start in range(0, task.line_tokens, HEAD_CHUNK)]
         losses = [
-            cross_entropy((chunk @ model.lm_head.weight.T).float(), labels, reduction="sum")
-            for chunk, labels in zip(states.split(HEAD_CHUNK), targets.split(HEAD_CHUNK), strict=True)
+            cross_entropy((states[chunk] @ model.lm_head.weight.T).float(), targets[chunk], reduction="sum")
+            for chunk in chunks
         ]
         return torch.stack(losses).sum()
 

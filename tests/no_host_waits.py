@@ -66,25 +66,25 @@ class NoHostWaits:
     """Raises `HostWaitsError` at the operator, naming the line of our code; the deterministic mode is on."""
 
     def __init__(self) -> None:
-        self._operators, self._functions = _Operators(), _Functions()
+        self._operators, self._functions = _Operators(), _Functions()  # type: ignore[no-untyped-call]
         self._was_deterministic = False
 
     def __enter__(self) -> Self:
         self._was_deterministic = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True)
-        self._functions.__enter__()
-        self._operators.__enter__()
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
+        self._operators.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._operators.__exit__(kind, error, trace)
-        self._functions.__exit__(kind, error, trace)
+        self._operators.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._functions.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         torch.use_deterministic_algorithms(self._was_deterministic)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

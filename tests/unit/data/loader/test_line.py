@@ -43,7 +43,8 @@ lines = st.lists(st.integers(1, 9), min_size=1, max_size=8).flatmap(
 @given(drawn=lines)
 def test_rows_stand_end_to_end_and_borders_tell_them_apart(drawn):
     lengths, line = drawn
-    arrays = line_arrays(*padded(lengths), line)
+    input_ids, row_lengths = padded(lengths)
+    arrays = line_arrays(input_ids, row_lengths, line)
     ids, positions, borders = arrays["input_ids"][0], arrays["position_ids"][0], arrays["borders"]
     assert ids.shape == positions.shape == (line.tokens,) and borders.shape == (line.num_borders,)
     assert arrays["longest_row"].shape == (line.row_tokens,)

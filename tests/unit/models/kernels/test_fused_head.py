@@ -16,6 +16,7 @@ from agreement.tiny_models import save_tiny
 from assay.models import head
 from assay.models.head import TokenScores, head_loss, head_scores
 from assay.models.kernels import fused_head
+from assay.models.kernels.logits import score_logits
 from no_host_waits import NoHostWaits
 from unit.models.kernels.test_logits import DEVICE
 from unit.models.kernels.test_logits import pytestmark as pytestmark
@@ -163,7 +164,7 @@ def test_a_tokens_scores_do_not_depend_on_the_number_of_tokens() -> None:
 
 def test_large_vocabularies_have_chunks_of_half_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, ...]] = []
-    launch = fused_head.score_logits
+    launch = score_logits
     monkeypatch.setattr(
         fused_head, "score_logits", lambda logits, *args: (shapes.append(logits.shape), launch(logits, *args))
     )

@@ -76,8 +76,13 @@ def step(
     new = normal(2, len(lengths), num_kv_heads, width)
     tensors = (normal(len(lengths), num_heads, width), new[0], new[1], pages[0], pages[1])
     positions = torch.tensor(lengths) - 1
+    query, new_key, new_value, key_pages, value_pages = (tensor.to(DEVICE, dtype).contiguous() for tensor in tensors)
     return Step(
-        *(tensor.to(DEVICE, dtype).contiguous() for tensor in tensors),
+        query,
+        new_key,
+        new_value,
+        key_pages,
+        value_pages,
         table.to(DEVICE, torch.int32),
         positions.to(DEVICE),
         width**-0.5,
