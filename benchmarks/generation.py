@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from assay.distributed.rank_device import device_of
 from assay.inference.local.generator import Generator
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt
@@ -33,8 +32,8 @@ LONGEST, EVEN = 256, 8
 MEDIAN, SIGMA = 24, 1.0
 END = 1
 VOCAB_SIZE = 1024
-SIZES = {"d64": (64, 2), "d128": (128, 4), "d768": (768, 12)}
-"""Width and layers; the last is for GPUs."""
+SIZES = {"d64": (64, 2), "d128": (128, 4)}
+"""Width and layers."""
 
 
 class Turn(NamedTuple):
@@ -56,7 +55,7 @@ def hazards(*, is_mixed: bool) -> torch.Tensor:
 
 def end_as_planned(network: Any, chances: torch.Tensor) -> None:
     """Whoever draws with it, behind `PROMPT_TOKENS`: an answer ends with these chances, by its length."""
-    added: dict[torch.device, torch.Tensor] = {}  # copied once: a captured step copies nothing
+    added: dict[torch.device, torch.Tensor] = {}  # copied once: a captured step of a GPU copies nothing
 
     def hook(_: Any, __: Any, inputs: dict[str, Any], output: Any) -> None:
         if inputs.get("past_key_values") is None or torch.is_grad_enabled():
@@ -71,14 +70,14 @@ def end_as_planned(network: Any, chances: torch.Tensor) -> None:
     network.register_forward_hook(hook, with_kwargs=True)
 
 
-def new_network(hidden_size: int, num_layers: int, *, is_mixed: bool, device: str) -> Any:
+def new_network(hidden_size: int, num_layers: int, *, is_mixed: bool) -> Any:
     """A model whose answers have such lengths."""
     torch.manual_seed(0)
     config = NewCausalConfig(
         vocab_size=VOCAB_SIZE, hidden_size=hidden_size, num_layers=num_layers, num_heads=4, num_kv_heads=2,
         intermediate_size=3 * hidden_size, max_tokens=512,
     )  # fmt: skip
-    network = build_causal(config).eval().to(device)
+    network = build_causal(config).eval()
     end_as_planned(network, hazards(is_mixed=is_mixed))
     return network
 
@@ -130,8 +129,8 @@ def transformers_generate(
     return complete
 
 
-def compared(size: str, *, is_mixed: bool, rounds: int, device: str) -> dict[str, float]:
-    network = new_network(*SIZES[size], is_mixed=is_mixed, device=device)
+def compared(size: str, *, is_mixed: bool, rounds: int) -> dict[str, float]:
+    network = new_network(*SIZES[size], is_mixed=is_mixed)
     longest = LONGEST if is_mixed else EVEN
     rows = torch.randint(2, VOCAB_SIZE, (NUM_PROMPTS, PROMPT_TOKENS)).repeat_interleave(SAMPLES, 0)
     contenders = {
@@ -156,14 +155,12 @@ def compared(size: str, *, is_mixed: bool, rounds: int, device: str) -> dict[str
     return {key: wall / their_wall, f"{key}_cpu": cpu / their_cpu}
 
 
-def generate_vs_hf(*, rounds: int, sizes: Sequence[str], device: str = "cpu") -> dict[str, float]:
-    """Everything, of models of `SIZES`; on a GPU with deterministic kernels, as rollouts of runs are made."""
-    if device != "cpu":
-        device_of()
+def generate_vs_hf(*, rounds: int, sizes: Sequence[str]) -> dict[str, float]:
+    """Everything, of models of `SIZES`."""
     figures: dict[str, float] = {}
     for size in sizes:
         for is_mixed in (True, False):
-            figures |= compared(size, is_mixed=is_mixed, rounds=rounds, device=device)
+            figures |= compared(size, is_mixed=is_mixed, rounds=rounds)
     figures["generate_vs_hf"] = min(figures[f"generate_vs_hf_{size}"] for size in sizes)
     return figures
 
