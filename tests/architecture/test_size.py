@@ -16,9 +16,9 @@ LINES = {
     "distributed": 1_750,
     "elastic": 4_150,
     "evals": 2_600,
-    "inference": 2_800,
+    "inference": 2_850,
     "launchers": 850,
-    "models": 3_250,
+    "models": 3_350,
     "planning": 9_150,
     "records": 4_800,
     "reporting": 12_950,
@@ -34,7 +34,7 @@ LINES = {
     "workflows": 9_250,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 7_950
+BENCHMARK_LINES = 8_000
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0

@@ -127,7 +127,7 @@ def rollouts_of(case: Case) -> list[Rollout]:
     ends = ENDS if case.shape != "talker" else ()
     generator = Generator(network_of(case.shape), ends=ends, tokenizer=tokenizer(), slots=case.slots)
     if case.batch_invariance is not None:
-        generator._batch_invariance = case.batch_invariance
+        generator._batch_invariance[torch.float32] = case.batch_invariance
     return generator.generate(prompts_of(case), case.params)
 
 

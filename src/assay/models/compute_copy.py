@@ -13,6 +13,9 @@ from torch import nn
 
 from assay.base.shapes import Float
 
+ALIGNED_NUMBERS = 64
+"""Weights begin at multiples of this, so that kernels read them in the largest pieces."""
+
 
 class ComputeCopy:
     """The copy of a model; its weights are views of one buffer."""
@@ -35,8 +38,9 @@ def as_bfloat16(model: nn.Module) -> Float[torch.Tensor, "number"]:
     Buffers such as the frequencies of rotary positions need more digits.
     """
     parameters = list(model.parameters())
-    flat = torch.cat([parameter.to(torch.bfloat16).flatten() for parameter in parameters])
-    views = torch.split(flat, [parameter.numel() for parameter in parameters])
-    for parameter, view in zip(parameters, views, strict=True):
-        parameter.data = view.view(parameter.shape)
+    widths = [-(-parameter.numel() // ALIGNED_NUMBERS) * ALIGNED_NUMBERS for parameter in parameters]
+    flat = torch.zeros(sum(widths), dtype=torch.bfloat16, device=parameters[0].device)
+    for parameter, part in zip(parameters, torch.split(flat, widths), strict=True):
+        view = part[: parameter.numel()].view(parameter.shape)
+        parameter.data = view.copy_(parameter)
     return flat

@@ -187,8 +187,11 @@ def _(query: Any, key: Any, value: Any, borders: Any, longest: int, scale: float
             query, key, value, borders, borders, longest, longest, 0.0, True, False, **_flash(scale, window)
         )
     except (RuntimeError, TypeError) as error:
-        raise _unsupported(error) from error
-    return attended, log_totals
+        if _is_missing(error):
+            raise _unsupported(error) from error
+        raise
+    # Their layout is what the fake kernels say.
+    return attended.contiguous(), log_totals
 
 
 @_attend_backward.register_kernel("cuda")
@@ -207,12 +210,15 @@ def _(
     # Without dropout the two states of its generator are not read.
     state, unused = torch.zeros(2, dtype=torch.uint64, device=query.device), query.new_empty(0)
     try:
-        return torch.ops.aten._flash_attention_backward(
+        gradients = torch.ops.aten._flash_attention_backward(
             gradient.contiguous(), query, key, value, attended, log_totals, borders, borders, longest, longest, 0.0,
             True, state, unused, **_flash(scale, window),
         )  # fmt: skip
     except (RuntimeError, TypeError) as error:
-        raise _unsupported(error) from error
+        if _is_missing(error):
+            raise _unsupported(error) from error
+        raise
+    return tuple(found.contiguous() for found in gradients)
 
 
 def _check_gpu(query: Float[Tensor, "token head width"]) -> None:
@@ -222,6 +228,11 @@ def _check_gpu(query: Float[Tensor, "token head width"]) -> None:
             f"{str(query.dtype).removeprefix('torch.')} and {query.shape[-1]}. Use trainer.precision=bfloat16, or "
             "loader.layout.type=bucketed, whose passes have no fixed shape and are started kernel by kernel."
         )
+
+
+def _is_missing(error: RuntimeError | TypeError) -> bool:
+    """Return whether an error says that there is no such attention here: not e.g. that memory is short."""
+    return isinstance(error, TypeError) or "flash" in str(error).lower()
 
 
 def _unsupported(error: Exception) -> ConfigError:

@@ -32,7 +32,7 @@ from transformers.cache_utils import DynamicCache
 from assay.base.errors import ConfigError
 from assay.base.seeds import mix64
 from assay.base.shapes import Float, Int64
-from assay.inference.local.captured_step import CapturedStep, compute_copies
+from assay.inference.local.captured_step import CapturedStep, bytes_of_copies, compute_copies, without_cached_casts
 from assay.inference.local.decode_batch import DecodeTile, PromptQueue, groups_of
 from assay.inference.local.memory import (
     GPU_SLOTS,
@@ -53,6 +53,8 @@ from assay.inference.local.stop_tokens import Ends
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal import longest_sequence
+from assay.models.causal_config import PACKS
+from assay.models.graph_capture import GraphCapture
 from assay.models.kernels.triton_use import runs_triton
 
 _PROBE_TOKENS = 3
@@ -149,16 +151,19 @@ class Generator:
         self._tokenizer = tokenizer
         self._max_slots, self._own_mode = slots, mode
         self._ends_by_stop: dict[tuple[str, ...], Ends] = {}
-        self._batch_invariance: BatchInvariance | None = None
+        self._batch_invariance: dict[torch.dtype, BatchInvariance] = {}
+        """By the type in which products are computed: autocast changes it."""
+        self._capture: GraphCapture | None = None
         self.cost = Cost()
         """Cost of the last generation."""
 
     @property
     def batch_invariance(self) -> BatchInvariance:
         """The batches in which a rollout of this network has the same bits, as tested."""
-        if self._batch_invariance is None:
-            self._batch_invariance = self._probe_invariance()
-        return self._batch_invariance
+        dtype = self._product_dtype
+        if dtype not in self._batch_invariance:
+            self._batch_invariance[dtype] = self._probe_invariance()
+        return self._batch_invariance[dtype]
 
     @property
     def rows_are_independent(self) -> bool:
@@ -300,7 +305,7 @@ class Generator:
         prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
         waiting = PromptQueue(prompts, prefill, at_once=self._groups_at_once(tile.rows, prompts))
         rollouts: dict[int, Rollout] = {}
-        with _in_evaluation(self._network), compute_copies(self._network):
+        with _in_evaluation(self._network), compute_copies(self._network), without_cached_casts(self._device.type):
             mode, step = self._mode, self._runner(tile, params, is_observed=observer is not None)
             while len(rollouts) < len(prompts):
                 if is_stopping():
@@ -337,8 +342,8 @@ class Generator:
             positions,
             device=device,
             page_size=self._mode.page_size,
-            dtype=self._cache_dtype if device.type == "cuda" else None,
-            kernel=self._kernel(positions),
+            dtype=self._product_dtype if device.type == "cuda" else None,
+            kernel=self._kernel(),
         )
         return DecodeTile(cache, params.max_tokens, ends, sizes, looks_lag=self._mode.looks_lag and not is_observed)
 
@@ -350,7 +355,9 @@ class Generator:
         is_plain = device.type == "cuda" and tile.cache.kernel is None
         if is_observed or is_plain or not self._mode.is_captured or params.top_p < 1 or params.top_k is not None:
             return step
-        captured = CapturedStep(step, device=device)
+        if device.type == "cuda" and self._capture is None:
+            self._capture = GraphCapture()
+        captured = CapturedStep(step, self._capture)
         return lambda: captured.run(tile.rows)
 
     @property
@@ -365,16 +372,22 @@ class Generator:
         return [size for size in sizes if size <= most]
 
     @property
-    def _cache_dtype(self) -> torch.dtype:
-        """The type of keys and values on a GPU."""
+    def _product_dtype(self) -> torch.dtype:
+        """The type in which products are computed, and of keys and values on a GPU."""
         is_cast = torch.is_autocast_enabled(self._device.type)
         return torch.get_autocast_dtype(self._device.type) if is_cast else self._network.dtype
 
-    def _kernel(self, positions: int) -> Any:
-        """Return `paged_attention` if it runs here for sequences of so many positions."""
-        config, device = self._network.config, self._device
+    def _kernel(self) -> Any:
+        """Return `paged_attention` if it computes this model's attention on this device.
+
+        That depends on the model and not on the prompts, so a rollout has the same bits with others as alone.
+        """
+        config = self._network.config
         window = getattr(config, "sliding_window", None)
-        if device.type != "cuda" or (window is not None and positions > window):
+        is_bounded = window is not None and longest_sequence(config) > window
+        rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        reads_lengths = rope_type in ("dynamic", "longrope")
+        if self._device.type != "cuda" or config.model_type not in PACKS or is_bounded or reads_lengths:
             return None
         if not runs_triton(self._device):
             return None
@@ -387,7 +400,7 @@ class Generator:
         if device.type == "cpu":
             return affordable_slots(self._sizes, self._bytes_of_slot(positions, self._network.dtype.itemsize))
         return affordable_slots(
-            self._sizes, self._bytes_of_slot(positions, self._cache_dtype.itemsize), _memory_of(device) // 8
+            self._sizes, self._bytes_of_slot(positions, self._product_dtype.itemsize), _memory_of(device) // 8
         )
 
     def _bytes_of_slot(self, positions: int, itemsize: int) -> int:
@@ -401,8 +414,9 @@ class Generator:
     def _check_memory(self, rows: int, positions: int) -> None:
         """Raise `ConfigError` if the GPU has no room for the tile."""
         if self._device.type != "cpu":
-            of_slot = self._bytes_of_slot(positions, self._cache_dtype.itemsize)
-            check_room(tile_bytes(rows, of_slot, self._vocab_size), _free_bytes(self._device), rows, positions)
+            of_slot = self._bytes_of_slot(positions, self._product_dtype.itemsize)
+            copies = bytes_of_copies(self._network)
+            check_room(copies + tile_bytes(rows, of_slot, self._vocab_size), _free_bytes(self._device), rows, positions)
 
     def _step(
         self, tile: DecodeTile, params: SamplingParams
@@ -479,9 +493,13 @@ def _memory_of(device: torch.device) -> int:
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Return the GPU's free memory, with what torch has reserved and not allocated."""
-    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + reserved
+    """Return the GPU's free memory, with what torch has cached for any use: not memory of captured graphs."""
+    cached = sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        if segment["device"] == device.index and segment["segment_pool_id"] == (0, 0)
+    )
+    return int(torch.cuda.mem_get_info(device)[0] + cached)
 
 
 def _masks(

@@ -163,10 +163,14 @@ class LocalModel(Engine):
         check_prompt_budget(self.window_tokens, params)
         prompts_or_errors = [self._prompt(messages, params) for messages in prompts]
         whole = [found[0] for found in prompts_or_errors if not isinstance(found, SamplerError)]
-        with self._autocast:
-            rollouts = iter(self.stream(whole, params, send) if send else self._generator.generate(whole, params))
+        if send:
+            rollouts = self.stream(whole, params, send)
+        else:
+            with self._autocast:
+                rollouts = self._generator.generate(whole, params)
+        remaining = iter(rollouts)
         return [
-            found if isinstance(found, SamplerError) else self._completion(*found, next(rollouts), params)
+            found if isinstance(found, SamplerError) else self._completion(*found, next(remaining), params)
             for found in prompts_or_errors
         ]
 

@@ -26,6 +26,8 @@ MAX_CACHE_BYTES = 4 << 30
 _FLOAT_BYTES = 4
 _DRAW_COPIES = 6
 """Logits, scaled logits, logprobs, probabilities, and their sums in double precision."""
+_GRAPH_COPIES = 2
+"""A draw's numbers outside of captured graphs and in them."""
 
 
 def padded(num_positions: int) -> int:
@@ -58,7 +60,7 @@ def affordable_slots(sizes: Sequence[int], bytes_of_one: int, most_bytes: int = 
 
 def tile_bytes(rows: int, bytes_of_slot: int, vocab_size: int) -> int:
     """Return the memory of a tile: its cache, and the numbers of a draw."""
-    return rows * (bytes_of_slot + _DRAW_COPIES * _FLOAT_BYTES * vocab_size)
+    return rows * (bytes_of_slot + _GRAPH_COPIES * _DRAW_COPIES * _FLOAT_BYTES * vocab_size)
 
 
 def check_room(needed: int, free: int, rows: int, positions: int) -> None:

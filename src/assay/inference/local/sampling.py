@@ -2,11 +2,14 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from assay.base.shapes import Float, Float32, Float64, Int64
 from assay.inference.protocol import SamplingParams
 from assay.models.determinism import distinct_writes
 
+ROW_MULTIPLE = 4
+"""Numbers that CUDA reads at once."""
 GREEDY_BELOW = 1e-30
 """Temperatures by which float32 cannot divide logits: sampling is greedy."""
 
@@ -20,7 +23,11 @@ def sample_tokens(
         tokens = logits.argmax(dim=-1)
         return tokens, torch.zeros(len(tokens), device=logits.device)
     scaled = logits.float() if params.temperature == 1 else logits.float() / params.temperature
-    logprobs = torch.log_softmax(_filtered(scaled, params), dim=-1)
+    filtered = _filtered(scaled, params)
+    if filtered.is_cuda:
+        # For other widths CUDA's softmax adds a row's numbers in an order that depends on the row's address.
+        filtered = pad(filtered, (0, -filtered.shape[-1] % ROW_MULTIPLE), value=-torch.inf)
+    logprobs = torch.log_softmax(filtered, dim=-1)
     cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     sought = uniform_draws[:, None] * cumulative[:, -1:]
     # An entry of probability 0 adds nothing to the sum, so it is never the first one above the target.

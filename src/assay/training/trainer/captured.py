@@ -39,26 +39,6 @@ Capture = Callable[[Callable[[], None]], Replay]
 _Key = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
 
-class GraphCapture:
-    """Captures CUDA graphs that share their memory; only one of them runs at a time."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    def __call__(self, compute: Callable[[], None]) -> Replay:
-        # Once on the capturing stream without capture: libraries allocate at their first call there.
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            compute()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads (loader, saver) may allocate meanwhile.
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-            compute()
-        return graph.replay
-
-
 class _CapturedPass(NamedTuple):
     inputs: Mapping[str, Shaped[Tensor, "..."]]
     sums: Float64[Tensor, "number"]
@@ -93,6 +73,8 @@ class LanePasses:
         """Run pass `index` of a lane; return its loss, then sum and weight of each metric."""
         tensors = self._forward.begin(lane, index, step=step, update=update)
         if tensors is None or self._capture is None or self._flat is None or is_in_torch_dispatch_mode():
+            return self._plain(tensors)
+        if self._forward.carries:
             return self._plain(tensors)
         key = tuple(sorted((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()))
         if (captured := self._captured.get(key)) is not None:

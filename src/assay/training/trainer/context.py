@@ -18,13 +18,14 @@ from assay.distributed.lane_sum import LaneGradients, LaneSum
 from assay.distributed.ranks import Ranks
 from assay.distributed.sharded_lane_sum import ShardedLaneSum
 from assay.models.compute_copy import ComputeCopy
+from assay.models.graph_capture import GraphCapture
 from assay.records.phase import EnterPhase
 from assay.store.commit_log import CommitLog
 from assay.training.checkpoint.parts import StatefulPart, training_parts
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.rollouts.source import RolloutMethod, Rollouts
 from assay.training.samples import DatasetRows, SampleSource
-from assay.training.trainer.captured import Capture, GraphCapture
+from assay.training.trainer.captured import Capture
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
@@ -87,7 +88,9 @@ def step_form(context: RankContext, *, times_lanes: bool) -> StepForm:
         if ranks.rank == 0:
             print(NOT_CAPTURED, file=sys.stderr, flush=True)
         return StepForm(has_copy, None, defers=False)
-    return StepForm(True, GraphCapture(), defers=not isinstance(context.method, RolloutMethod))
+    # Other layouts have passes whose shapes differ and that ask the device for values.
+    capture = None if context.loader.line is None else GraphCapture()
+    return StepForm(True, capture, defers=not isinstance(context.method, RolloutMethod))
 
 
 class RankParts:

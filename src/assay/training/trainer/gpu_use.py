@@ -16,14 +16,13 @@ from contextlib import contextmanager
 import torch
 
 from assay.data.loader.batch import LaneShare
+from assay.models.graph_capture import num_waits, recorded_waits
 from assay.records.processor import dense_bf16_flops
 from assay.training.trainer.lane_forward import LaneForward
 
 FIRST_SAMPLED = 3
 """The step of an attempt whose waits are counted first; earlier ones allocate and compile."""
 SAMPLED_EVERY = 200
-SYNCHRONIZING = "synchronizing CUDA operation"
-"""Part of torch's warning."""
 
 
 class GpuUse:
@@ -33,7 +32,8 @@ class GpuUse:
         self._device = device if device.type == "cuda" else None
         self._forward = forward
         self._num_steps = 0
-        self._host_waits: int | None = None
+        self._caught: Sequence[warnings.WarningMessage] | None = None
+        """Warnings of the current step so far; None if it is not sampled."""
         self._ended_s: float | None = None
         """When the step before ended."""
         self._dense_flops = dense_bf16_flops(torch.cuda.get_device_name(device)) if self._device else None
@@ -41,23 +41,17 @@ class GpuUse:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Wrap a step, whose waits are counted if it is sampled."""
+        """Wrap a step with its `costs`; waits are counted if the step is sampled."""
         self._num_steps += 1
-        self._host_waits = None
+        self._caught = None
         if self._device is None or self._num_steps % SAMPLED_EVERY != FIRST_SAMPLED:
             yield
             return
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                yield
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-        self._host_waits = sum(SYNCHRONIZING in str(warning.message) for warning in caught)
+        with recorded_waits() as self._caught:
+            yield
 
     def costs(self, lanes: Sequence[LaneShare], *, num_updates: int) -> Mapping[str, float]:
-        """Return the costs of the step that was wrapped last, which made `num_updates` updates from these lanes."""
+        """Return the costs of the current step, which made `num_updates` updates from these lanes."""
         if self._device is None:
             return {}
         previous_s, self._ended_s = self._ended_s, time.monotonic()
@@ -66,6 +60,6 @@ class GpuUse:
             found["model_flops"] = num_updates * flops
             if self._dense_flops is not None and previous_s is not None:
                 found["mfu"] = num_updates * flops / (self._dense_flops * (self._ended_s - previous_s))
-        if self._host_waits is not None:
-            found["host_waits"] = float(self._host_waits)
+        if self._caught is not None:
+            found["host_waits"] = float(num_waits(self._caught))
         return found

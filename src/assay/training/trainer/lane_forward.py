@@ -84,6 +84,11 @@ class LaneForward:
         carried = self._carried[lane.lane, index] if update else {}
         return {**self._tensors(self.micro_batch), **carried}
 
+    @property
+    def carries(self) -> bool:
+        """True if the next loss computes tensors for later updates, which a replay of it would not store."""
+        return self._carries_as is not None
+
     def loss_of(self, model: nn.Module, micro_batch: MicroBatch) -> Loss:
         """Return the loss of one micro-batch without seeding the generators."""
         self.micro_batch, self._carries_as = micro_batch, None

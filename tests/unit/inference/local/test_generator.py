@@ -282,7 +282,7 @@ class RunObserver:
 @pytest.mark.parametrize("batch_invariance", BatchInvariance)
 def test_who_watches_is_told_of_prompts_by_their_own_numbers(llama, batch_invariance, monkeypatch):
     generator, observer = Generator(llama, ends={5}), RunObserver()
-    generator._batch_invariance = batch_invariance
+    generator._batch_invariance[torch.float32] = batch_invariance
     longest = padded(LONG - 1 + 6)
     monkeypatch.setattr(generator, "_size_for", lambda at: 16 if padded(at) == longest else 32)
     requested = prompts(SHORT, LONG, SHORT, samples=2)
@@ -435,7 +435,7 @@ def test_who_is_asked_to_stop_draws_no_further_token(
     together: bool, llama: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator, sampled = Generator(llama, ends=()), []
-    generator._batch_invariance = BatchInvariance.ANY_SIZE if together else BatchInvariance.GROUP_ONLY
+    generator._batch_invariance[torch.float32] = BatchInvariance.ANY_SIZE if together else BatchInvariance.GROUP_ONLY
     step = generator._step
     monkeypatch.setattr(generator, "_step", lambda *inputs: sampled.append(1) or step(*inputs))
     sampling = SamplingParams(temperature=1.0, max_tokens=12)

@@ -188,9 +188,9 @@ def test_an_update_that_is_not_finite_changes_neither_weights_nor_moments_nor_co
 class Passes:
     """Passes of a method over micro-batches of rows, on flat gradients."""
 
-    def __init__(self, ranks: Ranks, method: Any, capture: Capture) -> None:
+    def __init__(self, ranks: Ranks, method: Any, capture: Capture, *, updates_per_step: int = 1) -> None:
         self.messages: list[str] = []
-        forward = LaneForward(method, device=CPU, precision="float32", seed=SEED)
+        forward = LaneForward(method, device=CPU, precision="float32", seed=SEED, updates_per_step=updates_per_step)
         self.lane_sum = FlatLaneSum(method.build_model(), ranks, shares_of(ranks, 1))
         self._passes = LanePasses(forward, self.lane_sum, capture=capture, warn=self.messages.append)
 
@@ -232,6 +232,19 @@ def test_passes_that_stay_plain_say_so_once_with_the_reason(method, rows, captur
     monkeypatch.setattr(captured, "MAX_SHAPES", 5)
     [message] = messages_of(method, rows, tmp_path, capture)
     assert re.search(reason, message) and "docs/gpu.md" in message
+
+
+def test_passes_whose_tensors_later_updates_read_stay_plain(tmp_path: Path) -> None:
+    """A replay would not hand over the tensors of its own lane."""
+
+    def run(ranks: Ranks) -> int:
+        capture = PlainCalls()
+        passes = Passes(ranks, Quiet(), capture, updates_per_step=2)
+        for _ in range(5):
+            passes.run([1])
+        return capture.num_captured
+
+    assert on_ranks(1, run, tmp_path) == [0]
 
 
 def test_only_so_many_graphs_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

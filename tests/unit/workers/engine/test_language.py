@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import torch
 
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.inference.local.generator import BatchInvariance
@@ -110,7 +111,7 @@ def test_prompts_that_decode_apart_are_told_of_by_their_own_numbers(engine, tiny
     )
     found = {}
     for batch_invariance in BatchInvariance:
-        tiny_model._generator._batch_invariance = batch_invariance
+        tiny_model._generator._batch_invariance[torch.float32] = batch_invariance
         found[batch_invariance] = {piece.choice: piece.text for piece in pieces_of(engine, send)}
     first = found[BatchInvariance.ANY_SIZE]
     assert all(item == first for item in found.values()) and sorted(first) == [0, 1, 2, 3]
