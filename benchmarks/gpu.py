@@ -30,6 +30,7 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from assay.distributed.rank_device import device_of
+from assay.inference.local.generator import Generator
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.flops import causal_flops
 from assay.records.processor import dense_bf16_flops
@@ -151,6 +152,23 @@ def _rates(part: str, found: Mapping[str, Measured]) -> dict[str, Any]:
     return figures | {f"{part}_vs_{name}": own.tokens_per_s / item.tokens_per_s for name, item in others.items()}
 
 
+def as_users_run_it(complete: Callable[[int], int]) -> Callable[[int], int]:
+    """Return the completion of a peer without our deterministic mode, and with no tokens where it raises."""
+
+    def timed_complete(round_number: int) -> int:
+        was_deterministic = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
+        try:
+            return complete(round_number)
+        except RuntimeError as error:
+            print(f"  a peer failed: {error}")
+            return 0
+        finally:
+            torch.use_deterministic_algorithms(was_deterministic)
+
+    return timed_complete
+
+
 def measure_decode(sizes: Sizes, device: torch.device, copied_bytes_per_s: float) -> dict[str, Any]:
     """Completions of one length by a model of 141 M parameters, drawn at temperature 1."""
     plan, figures = sizes.sft["sft-141m"], dict[str, Any]()
@@ -161,16 +179,19 @@ def measure_decode(sizes: Sizes, device: torch.device, copied_bytes_per_s: float
         pad_token_id=0, bos_token_id=1, eos_token_id=1,
     )  # fmt: skip
     network = LlamaForCausalLM(config).to(device, torch.bfloat16 if plan.on_gpu else torch.float32).eval()
-    weight_bytes = sum(parameter.nbytes for parameter in network.parameters())
+    # A step reads a few rows of the input embedding.
+    read = [*network.model.layers.parameters(), network.lm_head.weight]
+    weight_bytes = sum(parameter.nbytes for parameter in read)
     for num_rows in sizes.decode_rows:
         prompts = torch.randint(2, plan.vocab_size, (num_rows // 8, PROMPT)).repeat_interleave(8, 0)
         contenders: dict[str, Callable[[int], int]] = {
             "ours": ours(network, prompts, sizes.generated, batch=num_rows),
-            "generate": transformers_generate(network, prompts, sizes.generated, batch=num_rows),
+            "generate": as_users_run_it(transformers_generate(network, prompts, sizes.generated, batch=num_rows)),
         }
         if plan.on_gpu:
-            contenders["static"] = transformers_generate(
-                network, prompts, sizes.generated, batch=num_rows, cache_implementation="static"
+            torch._dynamo.reset()
+            contenders["static"] = as_users_run_it(
+                transformers_generate(network, prompts, sizes.generated, batch=num_rows, cache_implementation="static")
             )
         turns = in_turn(
             {name: partial(timed, complete) for name, complete in contenders.items()}, sizes.decode_rounds, warm_ups=1
@@ -178,11 +199,14 @@ def measure_decode(sizes: Sizes, device: torch.device, copied_bytes_per_s: float
         rates = {name: max(turn.num_tokens / turn.wall_s for turn in found) for name, found in turns.items()}
         key = f"decode_{num_rows}"
         figures |= {f"{key}_{name}_tokens_per_s": rate for name, rate in rates.items()}
-        figures |= {f"{key}_vs_{name}": rates["ours"] / rate for name, rate in rates.items() if name != "ours"}
+        others = {name: rate for name, rate in rates.items() if name != "ours" and rate}
+        figures |= {f"{key}_vs_{name}": rates["ours"] / rate for name, rate in others.items()}
         position_bytes = 2 * plan.num_layers * plan.hidden_size * network.dtype.itemsize
         step_bytes = weight_bytes + num_rows * (PROMPT + sizes.generated / 2) * position_bytes
-        figures[f"{key}_of_floor"] = rates["ours"] * step_bytes / num_rows / copied_bytes_per_s
-    return figures
+        if copied_bytes_per_s:
+            figures[f"{key}_of_floor"] = rates["ours"] * step_bytes / num_rows / copied_bytes_per_s
+    generator = Generator(network, ends=(), slots=max(sizes.decode_rows))
+    return figures | {"decode_batch_invariance": generator.batch_invariance.name}
 
 
 def measure_kill(folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -256,6 +280,8 @@ def _measured(measures: Mapping[str, Callable[[Path], dict[str, Any]]], parts: S
                 figures |= measures[part](folder)
             except (Exception, SystemExit) as error:
                 failures[part] = f"{type(error).__name__}: {str(error)[-400:]}"
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
             print(f"{part}: {time.monotonic() - started_s:.0f} s", flush=True)
     return figures | ({"failed_parts": failures} if failures else {})
 
