@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
@@ -127,13 +128,16 @@ def killed_worker(run: Run, suite: str, *, after_chunks: int) -> None:
     worker = multiprocessing.get_context("fork").Process(target=one_worker, args=(run, suite))
     worker.start()
     deadline = time.monotonic() + 60
-    while chunks(run) < after_chunks and worker.is_alive() and time.monotonic() < deadline:
+    while chunks(run) < after_chunks and worker.is_alive():
+        assert time.monotonic() < deadline, f"{chunks(run)} chunks of {after_chunks} after a minute"
         time.sleep(0.001)
     worker.kill()
     worker.join()
 
 
 def one_worker(run: Run, suite: str) -> None:
+    # Threads of torch that an earlier test started are gone in a fork, and a product would wait for them.
+    torch.set_num_threads(1)
     with writer_of(Home.from_environment(), run) as writer:
         work(queue_of(run, suite=suite), writer, clock=SystemClock(), follow=False)
 

@@ -52,7 +52,7 @@ def test_a_rank_that_breaks_is_a_failure_of_its_kind_with_all_that_is_known(how,
     assert failure.step == 3 and failure.phase in ("compute", "communication")
     assert failure.signature.startswith(signature)
     if how == "exception":
-        assert "training.trainer.step" in failure.signature
+        assert "training.trainer.captured" in failure.signature
         traceback = (home.run_dir("breaks") / failure.file).read_text()
         assert "break_down" in traceback and "a surprise" in traceback
 

@@ -179,7 +179,7 @@ def _assert_screens_show_it(recipe: Path, assay) -> None:
     assert code == 0, error
     for part in ("calibrated on", "speedup, 90%", "binds", "P(3.5x at 8)", "Where the time of a step goes"):
         assert part in out, out
-    assert "note: 7 workers are no faster than 4" in out
+    assert "7 workers are no faster than 4" in out
     assert "What would gain on 8 workers" in out
     code, out, error = assay("throughput", "--against", "two")
     assert code == 0, error
