@@ -90,8 +90,10 @@ class CompletionsServer(ThreadingHTTPServer):
     def _choices(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         assert (body["top_p"], body["top_k"]) == (1.0, -1), "only these are drawn here"
         temperature = HOT if "hot" in self.faults else body["temperature"]
+        prompts = torch.tensor([body["prompt"]] * body["n"])
+        # Without a mask, transformers takes the prompt's tokens 0 for padding.
         output = self._network.generate(
-            torch.tensor([body["prompt"]] * body["n"]), do_sample=True, temperature=temperature, top_k=0,
+            prompts, attention_mask=torch.ones_like(prompts), do_sample=True, temperature=temperature, top_k=0,
             top_p=1.0, max_new_tokens=body["max_tokens"], eos_token_id=body["stop_token_ids"] or None,
             pad_token_id=0, output_scores=True, return_dict_in_generate=True,
         )  # fmt: skip

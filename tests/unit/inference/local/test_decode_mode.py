@@ -31,8 +31,6 @@ WITH_COMPANY = [name for name, case in CASES.items() if case.lengths != (7, 33)]
 QUICK = (
     "llama, four slots' worth of groups",
     "llama, top_k and top_p",
-    "qwen3",
-    "a window",
     "stop strings",
     "a tile of one size",
 )
