@@ -18,13 +18,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 	$(BIN)/assay demo
 
-# Three workers on two cores: many tests wait for a lease to expire or a process to come back.
 test: $(VENV)/.installed .venv-triton/.installed  ## the quick proof: a few minutes, every property in a short form
-	$(BIN)/pytest -n 3 --dist worksteal --durations=20
+	$(BIN)/pytest -n 2 --dist worksteal --durations=20
 	$(MAKE) test-triton
 
 test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; up to an hour
-	$(BIN)/pytest -n 3 --dist worksteal --durations=20 -m 'slow and not soak'
+	$(BIN)/pytest -n 2 --dist worksteal --durations=20 -m 'slow and not soak'
 
 check: $(VENV)/.installed  ## format, lint, types, imports
 	$(BIN)/ruff format --check .

@@ -129,7 +129,7 @@ class ChatTemplate:
         try:
             with _bounded():  # Jinja evaluates constant expressions at compile time
                 self._template = _compiled(source)
-        except (TemplateError, ValueError, RecursionError, MemoryError, _TooLongError) as error:
+        except (TemplateError, SyntaxError, ValueError, RecursionError, MemoryError, _TooLongError) as error:
             raise ConfigError(f"{where}: not a Jinja template: {error}. Fix it, or name another.") from error
 
     def render(
