@@ -13,6 +13,7 @@ from assay.base.config import parse_override, read_config_file
 from assay.base.errors import AssayError, ConfigError
 from assay.base.parsing.bounded_yaml import parse_yaml
 from assay.base.parsing.nesting import MAX_DEPTH, TooDeepError, parse_json
+from assay.data.dataset.formats import template
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.planning.program.file import read_program
 from assay.scoring.formula import Formula
@@ -111,6 +112,13 @@ def test_anchors_that_are_named_now_and_then_are_read_as_ever(tmp_path: Path) ->
 def test_a_chat_template_that_is_too_deep_or_too_much_is_one_error(source: str) -> None:
     with pytest.raises(AssayError, match="template"):
         ChatTemplate(source, {}, where="x").render([{"role": "user", "content": "a"}], {}, "row 1")
+
+
+def test_a_chat_template_that_python_cannot_compile_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine's speed: Python refuses so many blocks within one another."""
+    monkeypatch.setattr(template, "MAX_SECONDS", 60.0)
+    with pytest.raises(AssayError, match="not a Jinja template: too many levels of indentation"):
+        ChatTemplate("{% for a in b %}" * 110 + "{% endfor %}" * 110, {}, where="x")
 
 
 def test_a_formula_that_is_too_deep_is_refused_or_has_no_value() -> None:
