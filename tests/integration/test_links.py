@@ -72,7 +72,8 @@ def test_every_name_that_a_resumed_run_writes_is_refused_where_it_is_a_link(
 ) -> None:
     """What is written is learned from a run that nobody disturbs, so a new kind of file is tried, too."""
     baseline = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
-    assert assay(baseline.parent, "train", "--resume", "unfinished")[0] == 0
+    code, output = assay(baseline.parent, "train", "--resume", "unfinished")
+    assert code == 0, output
     names = [path.relative_to(baseline) for path in sorted(baseline.rglob("*"))]
     names = [name for name in names if name.parts[0] not in OF_THE_STORE or len(name.parts) == 1]
     assert {"incidents.jsonl", "attempts", "metrics", "heartbeats", "stacks", "log"} <= {
@@ -112,7 +113,8 @@ def test_a_commit_whose_name_was_guessed_is_not_written_through_a_link_and_the_n
     stranger: Path, ours: Path, tmp_path: Path, assay: Assay, sample_projects: SampleProjects
 ) -> None:
     baseline = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
-    assert assay(baseline.parent, "train", "--resume", "unfinished")[0] == 0
+    code, output = assay(baseline.parent, "train", "--resume", "unfinished")
+    assert code == 0, output
     present = {path.name for path in (stranger / "checkpoints").iterdir()}
     new = [path.name for path in (baseline / "checkpoints").iterdir() if path.name not in present]
     for name in new:

@@ -337,6 +337,19 @@ def test_a_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
     assert files(home) == before
 
 
+@pytest.mark.slow
+def test_a_run_that_a_living_process_stopped_training_is_resumed_by_another(
+    tmp_path: Path, sample_projects: SampleProjects
+) -> None:
+    """As of a notebook: the project's runs were trained in a process of this test session."""
+    home = sample_projects.copy_to(tmp_path / "project")
+    environment = {**os.environ, "ASSAY_HOME": str(home)}
+    environment.pop("ASSAY_LEDGER", None)
+    command = [sys.executable, "-m", "assay", "train", "--resume", "unfinished"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 READ_ONLY_MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
 
 

@@ -29,6 +29,8 @@ class Launch(Record):
     world_size: PositiveInt
     log: str
     """Empty for a terminal."""
+    ended_s: float | None = None
+    """When the training returned to a process that lives on, such as a notebook; None while it trains or if it died."""
 
     def where(self) -> str:
         """`Slurm job 12`, `process 345 on node7`."""

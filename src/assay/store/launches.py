@@ -1,5 +1,7 @@
 """A run's launches: `launches/0001.json`, ..., each put only if absent; and the state of their processes.
 
+A process that trained a run itself and lives on writes its launch again with the time at which it was done.
+
 Only the host of a process can check whether it is alive.
 """
 
@@ -55,6 +57,17 @@ def saved_launches(run: Run) -> list[Launch]:
     return readable_records(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]
 
 
+def end_launch_here(run: Run) -> None:
+    """Record that this process no longer trains the run, if the last launch is its own."""
+    from assay.store.objects import FolderStore  # without retries: the end of the process says it, too
+
+    last = next(reversed(saved_launches(run)), None)
+    if last is None or (last.launcher, last.host, last.job) != ("here", socket.gethostname(), str(os.getpid())):
+        return
+    ended = last.model_copy(update={"ended_s": SystemClock().now_s()})
+    FolderStore(Path(run.run_dir)).put(f"launches/{last.number:04d}.json", ended.to_json().encode())
+
+
 def process_key(pid: int) -> str:
     """Return a key of a process that distinguishes it from later ones with the same pid: boot id and start tick.
 
@@ -86,6 +99,8 @@ def _state_and_tick(pid: int) -> tuple[str, str]:
 
 def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
     """Return the state of a launch in a process."""
+    if launch.ended_s is not None:
+        return "ended"
     if launch.host != socket.gethostname():
         return "elsewhere"
     is_alive = launch.process == process_key(int(launch.job))

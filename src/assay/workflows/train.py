@@ -4,11 +4,12 @@ Supervisor (attempts) -> predictions -> evaluation -> audit -> ledger
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreFullError
+from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreError, StoreFullError
 from assay.data.loader.lane_shares import LaneShares
 from assay.elastic.supervisor import Nodes, RestartPolicy, RunObserver, Supervisor
 from assay.records.audit import AuditReport
@@ -18,6 +19,7 @@ from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder, sa
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.launches import end_launch_here
 from assay.store.ledger.writer import FINISH_S, LEAVE_S, LedgerWriter
 from assay.store.missing_log import reject_missing_log
 from assay.store.objects import open_store
@@ -97,6 +99,9 @@ def train_run(
         last = next(reversed(saved_attempts(Path(run.run_dir))), None)
         events.notify("stopped", step=last.end_step if last else None, text=last.reason if last else "")
         raise
+    finally:
+        with suppress(StoreError):
+            end_launch_here(run)
     last = result.last_attempt
     text = str(result.error) if result.error else (last.reason if last else "")
     if result.leads_on:

@@ -46,6 +46,13 @@ def test_another_process_of_the_same_number_is_left_alone(sleeper: subprocess.Po
     assert sleeper.poll() is None
 
 
+def test_a_process_that_is_done_with_the_run_and_lives_on_does_not_run(sleeper: subprocess.Popen[bytes]):
+    done = launch_of(sleeper.pid, ended_s=1.0)
+    assert process_state(done) == "ended"
+    stop_process(done)
+    assert sleeper.poll() is None
+
+
 def test_a_process_on_another_host_is_named_and_not_touched(sleeper: subprocess.Popen[bytes]):
     elsewhere = launch_of(sleeper.pid, host="node7")
     assert process_state(elsewhere) == "elsewhere"
