@@ -4,10 +4,13 @@
     backward                                 --chunk by chunk-->  logits again, their gradient, the gradient of W
 
 The backward pass needs the states and two numbers for each token. A chunk's logits are freed before the next chunk:
-4096 tokens of a vocabulary of 50,000 would take 820 MB, and as much again for their gradient. On a GPU with Triton,
-`kernels.fused_head` computes the same from logits in the autocast type.
+4096 tokens of a vocabulary of 50,000 would take 820 MB, and as much again for their gradient. `kernels.logits` computes
+scores and gradients of a chunk's logits, by Triton kernels on a GPU. All products then have the same number of rows,
+that of a chunk, because cuBLAS chooses its kernel, and so the bits, by the shape: the last chunk is padded with zeros,
+whose gradients are 0.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +18,17 @@ from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Int, Shaped
 from assay.models.causal_config import HEAD_NUMBERS
-from assay.models.determinism import distinct_writes
-from assay.models.kernels.triton_use import runs_triton
+from assay.models.kernels.logits import LogitScores, logit_gradients, score_logits, uses_kernel
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
-"""Logits of one chunk by device type (see also `distributed.allocator`)."""
+"""Logits of one chunk by device type (see also `distributed.allocator`), without the kernels."""
 DEFAULT_CHUNK_NUMBERS = 1 << 27
 """On a GPU: large enough to keep it busy. Changing it changes the bits."""
+CHUNK_TOKENS = 4096
+"""Tokens of one chunk with the kernels. Changing it changes the bits."""
+LARGE_VOCABULARY = 1 << 16
+"""Beyond this number of entries a chunk has half the tokens, which still fill a GPU: .6 GB of logits for 152,000."""
+MIN_CHUNK_TOKENS = 16
 
 
 class TokenScores(NamedTuple):
@@ -42,14 +49,7 @@ def head_scores(
     targets: Int[Tensor, "token"],
 ) -> TokenScores:
     """Return the scores of the targets; logprobs and entropies have gradients."""
-    dtype = _product_dtype(states)
-    head: type[torch.autograd.Function] = _Head
-    if _is_fused(states, dtype):
-        from assay.models.kernels import fused_head  # imports triton
-
-        head = fused_head.FusedHead
-    scores: TokenScores = head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
-    return TokenScores(*scores)
+    return TokenScores(*_Head.apply(states, weight, bias, targets, _product_dtype(states)))  # type: ignore[no-untyped-call]
 
 
 def head_loss(
@@ -65,18 +65,11 @@ def head_loss(
     for losses that are linear in the logprobs, and run backward once.
     """
     dtype = _product_dtype(states)
-    if not _is_fused(states, dtype) or not torch.is_grad_enabled():
+    if not uses_kernel(states.device, dtype) or not torch.is_grad_enabled():
         scores = head_scores(states, weight, bias, targets)
         return -(scores.logprobs * factors).sum(), TokenScores(*(score.detach() for score in scores))
-    from assay.models.kernels.fused_head import FusedHeadLoss  # imports triton
-
-    loss, *found = FusedHeadLoss.apply(states, weight, bias, targets, factors.float(), dtype)  # type: ignore[no-untyped-call]
+    loss, *found = _HeadLoss.apply(states, weight, bias, targets, factors.float(), dtype)  # type: ignore[no-untyped-call]
     return loss, TokenScores(*found)
-
-
-def _is_fused(states: Float[Tensor, "token width"], dtype: torch.dtype) -> bool:
-    """Return True if the kernels compute the head; they add in float32."""
-    return dtype != torch.float64 and runs_triton(states.device)
 
 
 def _product_dtype(states: Float[Tensor, "token width"]) -> torch.dtype:
@@ -84,7 +77,15 @@ def _product_dtype(states: Float[Tensor, "token width"]) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
 
 
+Gradients = tuple[Float[Tensor, "..."] | None, ...]
+
+
 class _Head(torch.autograd.Function):
+    """Returns logprobs and entropies, which have gradients, and whether targets are the argmax.
+
+    The backward pass computes the logits again.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -95,28 +96,15 @@ class _Head(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
         ctx.set_materialize_grads(False)
-        stored_dtype = torch.promote_types(dtype, torch.float32)
-        logprobs, entropies, log_totals = (
-            torch.empty(len(targets), dtype=stored_dtype, device=states.device) for _ in range(3)
-        )
-        is_argmax = torch.empty_like(targets, dtype=torch.bool)
-        head = weight.to(dtype)
-        for rows in _chunks(states, weight):
-            logits = _logits(states[rows], head, bias)
-            highest = logits.amax(dim=-1)
-            target_logits = logits.gather(1, targets[rows, None])[:, 0]
-            is_argmax[rows] = target_logits == highest
-            logits -= highest[:, None]
-            probabilities = logits.exp()
-            totals = probabilities.sum(dim=-1)
-            mean = torch.linalg.vecdot(probabilities, logits) / totals
-            log_totals[rows] = totals.log() + highest
-            logprobs[rows] = target_logits - log_totals[rows]
-            entropies[rows] = totals.log() - mean
-        ctx.mark_non_differentiable(is_argmax)
-        ctx.save_for_backward(states, weight, bias, targets, log_totals, entropies)
+        chunks = _Chunks(states, weight, dtype)
+        padded_targets, scores = chunks.padded(targets), chunks.empty_scores()
+        for rows, logits in chunks.logits():
+            score_logits(logits, bias, padded_targets[rows], scores.rows(rows))
+        scores = scores.rows(slice(len(targets)))
+        ctx.mark_non_differentiable(scores.is_argmax)
+        ctx.save_for_backward(states, weight, bias, targets, scores.log_totals, scores.entropies)
         ctx.dtype = dtype
-        return logprobs, entropies, is_argmax
+        return scores.logprobs, scores.entropies, scores.is_argmax
 
     @staticmethod
     def backward(
@@ -124,46 +112,124 @@ class _Head(torch.autograd.Function):
         grad_logprobs: Float[Tensor, "token"] | None,
         grad_entropies: Float[Tensor, "token"] | None,
         _: object,
-    ) -> tuple[Float[Tensor, "..."] | None, ...]:
+    ) -> Gradients:
         states, weight, bias, targets, log_totals, entropies = ctx.saved_tensors
-        if grad_logprobs is None:
-            grad_logprobs = torch.zeros_like(log_totals)
-        grad_states = torch.empty_like(states)
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        grad_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
-        head = weight.to(ctx.dtype)
-        for rows in _chunks(states, weight):
-            # d log p(target) = [entry is target] - p;  d entropy = -p (log p + entropy)
-            grad_logits = _logits(states[rows], head, bias)
-            grad_logits -= log_totals[rows, None]
-            factor = -grad_logprobs[rows, None]
-            if grad_entropies is not None:
-                factor = factor - grad_entropies[rows, None] * (grad_logits + entropies[rows, None])
-            grad_logits = grad_logits.exp_().mul_(factor)
-            with distinct_writes():
-                grad_logits.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
-            if grad_bias is not None:
-                grad_bias += grad_logits.sum(dim=0)
-            grad_logits = grad_logits.to(ctx.dtype)
-            grad_states[rows] = (grad_logits @ head).to(states.dtype)
-            if grad_weight is not None:
-                grad_weight += grad_logits.T @ states[rows].to(ctx.dtype)
-        return grad_states, grad_weight, grad_bias, None, None
+        grad_logprobs = torch.zeros_like(log_totals) if grad_logprobs is None else grad_logprobs
+        chunks = _Chunks(states, weight, ctx.dtype)
+        sums = _GradientSums(chunks, weight, bias, ctx.needs_input_grad)
+        by_token = [targets, log_totals, entropies, grad_logprobs, grad_entropies]
+        padded = [None if values is None else chunks.padded(values) for values in by_token]
+        for rows, logits in chunks.logits():
+            of_rows = [None if values is None else values[rows] for values in padded]
+            sums.add(rows, logit_gradients(logits, bias, *of_rows))  # type: ignore[arg-type]
+        return (*sums.gradients(), None, None)
 
 
-def _chunks(states: Float[Tensor, "token width"], weight: Float[Tensor, "entry width"]) -> list[slice]:
-    """Return slices of tokens whose logits are computed together."""
-    size = max(1, CHUNK_NUMBERS.get(states.device.type, DEFAULT_CHUNK_NUMBERS) // len(weight))
-    return [slice(start, start + size) for start in range(0, len(states), size)]
+class _HeadLoss(torch.autograd.Function):
+    """Returns sum(-factor * logprob) and the scores, of which only the loss has gradients.
+
+    The gradients are computed in the forward pass, from the same logits: three products instead of four. The backward
+    pass multiplies them by the loss's gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Float[Tensor, "token width"],
+        weight: Float[Tensor, "entry width"],
+        bias: Float[Tensor, "entry"] | None,
+        targets: Int[Tensor, "token"],
+        factors: Float[Tensor, "token"],
+        dtype: torch.dtype,
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
+        from assay.models.kernels.logits_kernel import score_in_place  # imports triton
+
+        chunks = _Chunks(states, weight, dtype)
+        sums = _GradientSums(chunks, weight, bias, ctx.needs_input_grad)
+        padded_targets, grad_logprobs = chunks.padded(targets), chunks.padded(-factors)
+        scores = chunks.empty_scores()
+        for rows, logits in chunks.logits():
+            score_in_place(logits, bias, padded_targets[rows], scores.rows(rows), grad_logprobs[rows])
+            sums.add(rows, logits)
+        logprobs, entropies, is_argmax, _ = scores.rows(slice(len(targets)))
+        ctx.gradients = sums.gradients()
+        ctx.mark_non_differentiable(logprobs, entropies, is_argmax)
+        return -(logprobs * factors).sum(), logprobs, entropies, is_argmax
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Float[Tensor, ""], *_: object) -> Gradients:
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "a first backward pass has scaled the gradients in place"
+        return (*(None if gradient is None else gradient.mul_(grad_loss) for gradient in gradients), None, None, None)
 
 
-def _logits(
-    states: Float[Tensor, "token width"],
-    head: Float[Tensor, "entry width"],
-    bias: Float[Tensor, "entry"] | None,
-) -> Float[Tensor, "token entry"]:
-    """Return the logits in newly allocated memory, at least in float32."""
-    with torch.autocast(states.device.type, enabled=False):
-        logits = states.to(head.dtype) @ head.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits if bias is None else logits + bias
+class _Chunks:
+    """Cuts tokens into chunks and multiplies their states by the head's weight."""
+
+    def __init__(
+        self, states: Float[Tensor, "token width"], weight: Float[Tensor, "entry width"], dtype: torch.dtype
+    ) -> None:
+        self.num_tokens = self._num_padded = len(states)
+        self.has_kernel = uses_kernel(states.device, dtype)
+        if self.has_kernel:
+            largest = CHUNK_TOKENS // 2 if len(weight) > LARGE_VOCABULARY else CHUNK_TOKENS
+            self._size = min(largest, max(MIN_CHUNK_TOKENS, 1 << (len(states) - 1).bit_length()))
+            self._num_padded = -(-len(states) // self._size) * self._size
+        else:
+            self._size = max(1, CHUNK_NUMBERS.get(states.device.type, DEFAULT_CHUNK_NUMBERS) // len(weight))
+        self.states_dtype = states.dtype
+        self.states, self.head = self.padded(states.to(dtype)), weight.to(dtype)
+
+    def padded(self, values: Shaped[Tensor, "token ..."]) -> Shaped[Tensor, "padded ..."]:
+        """Return the values with zeros for the tokens that the last chunk lacks."""
+        missing = self._num_padded - len(values)
+        return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values.contiguous()
+
+    def empty_scores(self) -> LogitScores:
+        """Return memory for the scores of all chunks, at least in float32."""
+        stored_dtype = torch.promote_types(self.states.dtype, torch.float32)
+        return LogitScores.empty(self._num_padded, self.states.device, stored_dtype)
+
+    def logits(self) -> Iterator[tuple[slice, Float[Tensor, "chunk entry"]]]:
+        """Yield each chunk's tokens and their logits, in newly allocated memory."""
+        for start in range(0, self._num_padded, self._size):
+            rows = slice(start, start + self._size)
+            with torch.autocast(self.states.device.type, enabled=False):
+                logits = self.states[rows] @ self.head.T
+            yield rows, logits
+
+
+class _GradientSums:
+    """Gradients of states, weight and bias from those of the logits, added over the chunks in order."""
+
+    def __init__(
+        self,
+        chunks: _Chunks,
+        weight: Float[Tensor, "entry width"],
+        bias: Float[Tensor, "entry"] | None,
+        needs_gradients: tuple[bool, ...],
+    ) -> None:
+        self._chunks = chunks
+        self._sources = (weight, bias)
+        self._states = torch.empty_like(chunks.states, dtype=chunks.states_dtype)
+        self._weight, self._bias = (
+            torch.zeros_like(source, dtype=torch.float32 if chunks.has_kernel else None)
+            if source is not None and is_needed
+            else None
+            for source, is_needed in zip(self._sources, needs_gradients[1:3], strict=True)
+        )
+
+    def add(self, rows: slice, grad_logits: Float[Tensor, "chunk entry"]) -> None:
+        chunks = self._chunks
+        with torch.autocast(grad_logits.device.type, enabled=False):
+            if self._bias is not None:
+                self._bias += grad_logits.sum(dim=0, dtype=torch.promote_types(grad_logits.dtype, torch.float32))
+            grad_logits = grad_logits.to(chunks.head.dtype)
+            self._states[rows] = (grad_logits @ chunks.head).to(chunks.states_dtype)
+            if self._weight is not None:
+                self._weight += grad_logits.T @ chunks.states[rows]
+
+    def gradients(self) -> Gradients:
+        sums = zip((self._weight, self._bias), self._sources, strict=True)
+        others = (None if found is None or source is None else found.to(source.dtype) for found, source in sums)
+        return (self._states[: self._chunks.num_tokens], *others)

@@ -6,7 +6,7 @@ tokens. As written and in float32 under autocast it takes 1,876 kernels and 11.3
 What is counted is inductor's plan for one layer on a CPU, forward and backward: its fused loops, products and
 attention, with the bytes that each reads and writes. A GPU's fusions differ a little. The plan is made at two lengths;
 bytes are linear in between and beyond. C++ is generated and not compiled, so the numbers of the pass mean nothing.
-Around the layers, operators are counted. The head's counts are those of `kernels.fused_head.FusedHeadLoss`.
+Around the layers, operators are counted. The head's counts are those of `head._HeadLoss`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

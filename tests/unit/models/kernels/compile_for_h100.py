@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from assay.models.kernels import logits, paged_attention_kernel
+from assay.models.kernels import logits_kernel, paged_attention_kernel
 
 WIDE = {"query", "new_key", "new_value", "key_pages", "value_pages", "output", "logits", "bias"}
 TYPES = {
@@ -25,8 +25,9 @@ TYPES = {
 """Of arguments; of those in `WIDE`, bfloat16, and of all others, float32."""
 GROUP = {"width": 64, "GROUP": 7, "QUERIES": 16, "WIDTH": 64}
 ATTENTION = {**GROUP, "PAGE_TOKENS": 64, "PAGES_PER_SEGMENT": 4, "PRODUCT_IN_FLOAT32": False}
+FLAGS = {"HAS_BIAS": False, "HAS_ENTROPIES": False, "SCORES": True, "GRADIENT": True}
 KERNELS: list[tuple[Any, int, dict[str, Any]]] = [
-    (logits._score_and_gradient_kernel, 8, {"HAS_BIAS": False, "BLOCK": 4096}),
+    (logits_kernel._logits_kernel, 8, {**FLAGS, "BLOCK": 4096}),
     (paged_attention_kernel._attention_kernel, 4, {**ATTENTION, "IS_SPLIT": False}),
     (paged_attention_kernel._combine_kernel, 4, {**GROUP, "SEGMENT_TOKENS": 256}),
 ]

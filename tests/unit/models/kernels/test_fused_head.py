@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from agreement.tiny_models import save_tiny
 from assay.models import head
 from assay.models.head import TokenScores, head_loss, head_scores
-from assay.models.kernels import fused_head
+from assay.models.kernels import logits
 from assay.models.kernels.logits import score_logits
 from no_host_waits import NoHostWaits
 from unit.models.kernels.test_logits import DEVICE
@@ -29,11 +29,11 @@ CHUNK = 4
 @pytest.fixture(autouse=True)
 def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Switches between the kernels, which come first, and plain torch code."""
-    monkeypatch.setattr(fused_head, "CHUNK_TOKENS", CHUNK)
-    monkeypatch.setattr(fused_head, "MIN_CHUNK_TOKENS", 2)
+    monkeypatch.setattr(head, "CHUNK_TOKENS", CHUNK)
+    monkeypatch.setattr(head, "MIN_CHUNK_TOKENS", 2)
 
     def switch(is_fused: bool) -> None:
-        monkeypatch.setattr(head, "runs_triton", lambda tensor: is_fused)
+        monkeypatch.setattr(logits, "runs_triton", lambda device: is_fused)
 
     switch(True)
     return switch
@@ -97,7 +97,7 @@ def test_one_pass_has_the_loss_and_gradients_of_two(num_tokens: int, has_bias: b
 def test_methods_have_their_loss_and_gradients(
     name: str, fused: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fused_head, "CHUNK_TOKENS", 64)
+    monkeypatch.setattr(head, "CHUNK_TOKENS", 64)
     folders = [str(save_tiny(LlamaForCausalLM, tmp_path / str(seed), seed=seed)) for seed in (1, 2)]
     method, model, frozen = built(name, folders)
     tensors = method.tensors(replace(rows_of(name, [5, 9, 3]), line=line_of(name)), torch.device("cpu"))
@@ -166,11 +166,11 @@ def test_large_vocabularies_have_chunks_of_half_the_tokens(monkeypatch: pytest.M
     shapes: list[tuple[int, ...]] = []
     launch = score_logits
     monkeypatch.setattr(
-        fused_head, "score_logits", lambda logits, *args: (shapes.append(logits.shape), launch(logits, *args))
+        head, "score_logits", lambda logits, *args: (shapes.append(logits.shape), launch(logits, *args))
     )
     states, weight, _, targets = inputs(CHUNK + 1)
     head_scores(states, weight, None, targets)
-    monkeypatch.setattr(fused_head, "LARGE_VOCABULARY", ENTRIES - 1)
+    monkeypatch.setattr(head, "LARGE_VOCABULARY", ENTRIES - 1)
     head_scores(states, weight, None, targets)
     assert shapes == [(CHUNK, ENTRIES)] * 2 + [(CHUNK // 2, ENTRIES)] * 3
 
