@@ -1,10 +1,8 @@
 """The Triton kernel of `paged_attention`: no mask, no padded width, and no copy of the pages.
 
 A row's bits do not depend on other rows or on their number: a program computes all query heads of one row's key head
-over this row's pages, from the first to the last. Places are added up in segments of 256, and the segments
-in order (the online softmax of Milakov and Gimelshein 2018, in float32). If a GPU has more multiprocessors than there
-are rows and key heads, each segment has its own program, and a second kernel adds the segments: the same sums in the
-same brackets, so the choice does not change the bits.
+over one segment of this row's pages, and a second kernel adds the segments in order (the online softmax of Milakov and
+Gimelshein 2018, in float32). A single segment is the result; adding it to nothing would give the same bits.
 """
 
 from typing import Any
@@ -14,12 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from assay.base.shapes import Float, Float32, Int32, Int64
+from assay.base.shapes import Float, Int32, Int64
 
 PAGES_PER_SEGMENT = 4
 """Changing it changes the bits."""
-FULL_GPU = 132
-"""Programs that fill a GPU: the multiprocessors of an H100 or H200."""
 MIN_TILE = 16
 """Rows of the smallest tile of a tensor core; the query heads of a key head and their width are padded to it."""
 
@@ -36,61 +32,40 @@ def attend_to_pages(
 ) -> Float[Tensor, "row head width"]:
     """Compute `paged_attention`. Products of bfloat16 pages have bfloat16 factors and float32 sums."""
     num_rows, num_heads, width = query.shape
-    num_kv_heads, num_slots = key_pages.shape[1], page_table.shape[1]
+    (_, num_kv_heads, page_tokens, _), num_slots = key_pages.shape, page_table.shape[1]
     num_segments = triton.cdiv(num_slots, PAGES_PER_SEGMENT)
-    is_split = num_segments > 1 and num_rows * num_kv_heads < FULL_GPU
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     if not num_rows:
         return output
+    assert key_pages.shape == value_pages.shape, (key_pages.shape, value_pages.shape)
+    assert key_pages.is_contiguous() and value_pages.is_contiguous(), "pages are written in place"
     sizes: dict[str, Any] = {
         "width": width,
         "GROUP": num_heads // num_kv_heads,
         "QUERIES": max(MIN_TILE, triton.next_power_of_2(num_heads // num_kv_heads)),
         "WIDTH": max(MIN_TILE, triton.next_power_of_2(width)),
+        "num_warps": 4,
+        "enable_fp_fusion": False,  # so that segments and their sums round alike
     }
-    # Without fused multiply-adds, both kernels round the sums of segments alike.
-    options = {"num_warps": 4, "enable_fp_fusion": False}
-    parts = _empty_parts(query, num_segments) if is_split else (output, output, output)
     tensors = [query, new_key, new_value, key_pages, value_pages, page_table, positions]
-    assert key_pages.shape == value_pages.shape, (key_pages.shape, value_pages.shape)
-    page_tokens = key_pages.shape[2]
-    assert key_pages.is_contiguous() and value_pages.is_contiguous(), "pages are written in place"
-    _attention_kernel[(num_rows, num_kv_heads, num_segments if is_split else 1)](
+    highest, total = query.new_empty((2, num_rows, num_heads, num_segments), dtype=torch.float32)
+    values = query.new_empty((num_rows, num_heads, num_segments, width), dtype=torch.float32)
+    _attention_kernel[(num_rows, num_kv_heads, num_segments)](
         *(tensor.contiguous() for tensor in tensors),
-        output,
-        *parts,
-        scale,
-        num_slots,
+        *(output, highest, total, values, scale, num_slots),
         **sizes,
         PAGE_TOKENS=page_tokens,
         PAGES_PER_SEGMENT=PAGES_PER_SEGMENT,
-        IS_SPLIT=is_split,
+        IS_SPLIT=num_segments > 1,
         PRODUCT_IN_FLOAT32=key_pages.dtype == torch.float32 or triton.knobs.runtime.interpret,
-        **options,
     )
-    if is_split:
+    if num_segments > 1:
         _combine_kernel[(num_rows, num_kv_heads)](
-            positions,
-            output,
-            *parts,
-            num_segments,
+            *(positions, output, highest, total, values, num_segments),
             **sizes,
             SEGMENT_TOKENS=PAGES_PER_SEGMENT * page_tokens,
-            **options,
         )
     return output
-
-
-def _empty_parts(
-    query: Float[Tensor, "row head width"], num_segments: int
-) -> tuple[Float32[Tensor, "row head segment"], Float32[Tensor, "row head segment"], Float32[Tensor, "..."]]:
-    """Return memory for each segment's maximum, sum of weights, and weighted sum of values."""
-    num_rows, num_heads, width = query.shape
-    shape = (num_rows, num_heads, num_segments)
-    highest, total, values = (
-        torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, width))
-    )
-    return highest, total, values
 
 
 @triton.jit
@@ -117,13 +92,13 @@ def _attention_kernel(
     IS_SPLIT: tl.constexpr,
     PRODUCT_IN_FLOAT32: tl.constexpr,
 ):
-    """One row and key head; with IS_SPLIT, one segment of it."""
+    """One segment of one row and key head; without IS_SPLIT, there is no other segment."""
     row = tl.program_id(0).to(tl.int64)
     kv_head, num_kv_heads = tl.program_id(1), tl.num_programs(1)
     position = tl.load(positions + row)
     last_page = (position // PAGE_TOKENS).to(tl.int32)
     first_page = tl.program_id(2) * PAGES_PER_SEGMENT
-    num_pages = tl.minimum(last_page + 1, first_page + PAGES_PER_SEGMENT) if IS_SPLIT else last_page + 1
+    stop_page = tl.minimum(last_page + 1, first_page + PAGES_PER_SEGMENT)
     columns = tl.arange(0, WIDTH)
     in_width = columns < width
     in_group = tl.arange(0, QUERIES) < GROUP
@@ -133,43 +108,44 @@ def _attention_kernel(
     queries = tl.load(query + heads[:, None] * width + columns[None, :], mask=in_tile, other=0.0)
     queries = queries.to(page_type).to(tl.float32 if PRODUCT_IN_FLOAT32 else page_type)
     newest = (row * num_kv_heads + kv_head) * width + columns
-    is_written = (last_page >= first_page) & (last_page < num_pages)
+    is_written = (last_page >= first_page) & (last_page < stop_page)
     page = tl.load(page_table + row * num_slots + last_page).to(tl.int64)
     newest_at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + position % PAGE_TOKENS) * width + columns
     newest_key = _written(new_key + newest, key_pages + newest_at, in_width, is_written)
     newest_value = _written(new_value + newest, value_pages + newest_at, in_width, is_written)
-    highest, total, values = _attend(
-        queries,
-        newest_key,
-        newest_value,
-        key_pages,
-        value_pages,
-        page_table + row * num_slots,
-        kv_head,
-        num_kv_heads,
-        position,
-        first_page,
-        num_pages,
-        scale,
-        width,
-        PAGE_TOKENS,
-        PAGES_PER_SEGMENT,
-        IS_SPLIT,
-    )
+    highest = tl.full([QUERIES], float("-inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    values = tl.zeros([QUERIES, WIDTH], tl.float32)
+    for slot in range(first_page, stop_page):
+        page = tl.load(page_table + row * num_slots + slot).to(tl.int64)
+        page_positions = tl.arange(0, PAGE_TOKENS)
+        at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + page_positions)[:, None] * width + columns[None, :]
+        page_positions += slot * PAGE_TOKENS
+        # The newest position comes from registers: other threads may not see yet what was stored.
+        is_stored = (page_positions < position)[:, None] & in_width[None, :]
+        is_newest = (page_positions == position)[:, None]
+        keys = tl.load(key_pages + at, mask=is_stored, other=0.0)
+        keys = tl.where(is_newest, newest_key[None, :], keys).to(queries.dtype)
+        page_values = tl.load(value_pages + at, mask=is_stored, other=0.0)
+        page_values = tl.where(is_newest, newest_value[None, :], page_values).to(queries.dtype)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where((page_positions <= position)[None, :], scores, float("-inf"))
+        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp(scores - new_highest[:, None])
+        rescale = tl.exp(highest - new_highest)
+        total = total * rescale + tl.sum(weights, 1)
+        weighted = tl.dot(weights.to(page_type).to(queries.dtype), page_values, input_precision="ieee")
+        values = values * rescale[:, None] + weighted
+        highest = new_highest
     if IS_SPLIT:
         part = heads * tl.num_programs(2) + tl.program_id(2)
-        is_seen = in_tile & (first_page < num_pages)
-        tl.store(part_values + part[:, None] * width + columns[None, :], values, mask=is_seen)
-        _store_sums(part_highest + part, highest, part_total + part, total, in_group & (first_page < num_pages))
+        is_seen = in_group & (first_page < stop_page)
+        tl.store(part_values + part[:, None] * width + columns[None, :], values, mask=is_seen[:, None] & in_tile)
+        tl.store(part_highest + part, highest, mask=is_seen)
+        tl.store(part_total + part, total, mask=is_seen)
     else:
         attended = (values / total[:, None]).to(output.dtype.element_ty)
         tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
-
-
-@triton.jit
-def _store_sums(highest_at, highest, total_at, total, is_seen):
-    tl.store(highest_at, highest, mask=is_seen)
-    tl.store(total_at, total, mask=is_seen)
 
 
 @triton.jit
@@ -178,70 +154,6 @@ def _written(source, target, in_width, is_written):
     newest = tl.load(source, mask=in_width, other=0.0).to(target.dtype.element_ty)
     tl.store(target, newest, mask=in_width & is_written)
     return newest
-
-
-@triton.jit
-def _attend(
-    queries,
-    newest_key,
-    newest_value,
-    key_pages,
-    value_pages,
-    table,
-    kv_head,
-    num_kv_heads,
-    position,
-    first_page,
-    num_pages,
-    scale,
-    width: tl.constexpr,
-    PAGE_TOKENS: tl.constexpr,
-    PAGES_PER_SEGMENT: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
-):
-    """Return maximum, sum of weights and weighted values: of all pages, or with IS_SPLIT of one segment's."""
-    columns = tl.arange(0, queries.shape[1])
-    in_width = columns < width
-    offsets_in_page = tl.arange(0, PAGE_TOKENS)
-    lowest = tl.full([queries.shape[0]], float("-inf"), tl.float32)
-    zeros = tl.zeros([queries.shape[0]], tl.float32)
-    zero_values = tl.zeros(queries.shape, tl.float32)
-    highest, total, values = lowest, zeros, zero_values
-    segment_highest, segment_total, segment_values = lowest, zeros, zero_values
-    for slot in range(first_page, num_pages):
-        page = tl.load(table + slot).to(tl.int64)
-        slot_positions = slot * PAGE_TOKENS + offsets_in_page
-        at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + offsets_in_page)[:, None] * width + columns[None, :]
-        # The newest position comes from registers: other threads may not see yet what was stored.
-        is_stored = (slot_positions < position)[:, None] & in_width[None, :]
-        is_newest = (slot_positions == position)[:, None]
-        keys = tl.load(key_pages + at, mask=is_stored, other=0.0)
-        keys = tl.where(is_newest, newest_key[None, :], keys).to(queries.dtype)
-        page_values = tl.load(value_pages + at, mask=is_stored, other=0.0)
-        page_values = tl.where(is_newest, newest_value[None, :], page_values).to(queries.dtype)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where((slot_positions <= position)[None, :], scores, float("-inf"))
-        page_highest = tl.maximum(segment_highest, tl.max(scores, 1))
-        weights = tl.exp(scores - page_highest[:, None])
-        rescale = tl.exp(segment_highest - page_highest)
-        segment_total = segment_total * rescale + tl.sum(weights, 1)
-        weighted = tl.dot(weights.to(newest_key.dtype).to(queries.dtype), page_values, input_precision="ieee")
-        segment_values = segment_values * rescale[:, None] + weighted
-        segment_highest = page_highest
-        if not IS_SPLIT:
-            is_end = (slot % PAGES_PER_SEGMENT == PAGES_PER_SEGMENT - 1) | (slot == num_pages - 1)
-            with_highest, with_total, with_values = _with_segment(
-                highest, total, values, segment_highest, segment_total, segment_values
-            )
-            highest = tl.where(is_end, with_highest, highest)
-            total = tl.where(is_end, with_total, total)
-            values = tl.where(is_end, with_values, values)
-            segment_highest = tl.where(is_end, lowest, segment_highest)
-            segment_total = tl.where(is_end, zeros, segment_total)
-            segment_values = tl.where(is_end, zero_values, segment_values)
-    if IS_SPLIT:
-        highest, total, values = segment_highest, segment_total, segment_values
-    return highest, total, values
 
 
 @triton.jit
@@ -271,27 +183,14 @@ def _combine_kernel(
     values = tl.zeros([QUERIES, WIDTH], tl.float32)
     for segment in range(num_seen):
         part = heads * num_segments + segment
-        highest, total, values = _with_segment(
-            highest,
-            total,
-            values,
-            tl.load(part_highest + part, mask=in_group, other=0.0),
-            tl.load(part_total + part, mask=in_group, other=1.0),
-            tl.load(part_values + part[:, None] * width + columns[None, :], mask=in_tile, other=0.0),
-        )
+        own_highest = tl.load(part_highest + part, mask=in_group, other=0.0)
+        own_total = tl.load(part_total + part, mask=in_group, other=1.0)
+        own_values = tl.load(part_values + part[:, None] * width + columns[None, :], mask=in_tile, other=0.0)
+        new_highest = tl.maximum(highest, own_highest)
+        rescale = tl.exp(highest - new_highest)
+        own_rescale = tl.exp(own_highest - new_highest)
+        total = total * rescale + own_total * own_rescale
+        values = values * rescale[:, None] + own_values * own_rescale[:, None]
+        highest = new_highest
     attended = (values / total[:, None]).to(output.dtype.element_ty)
     tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
-
-
-@triton.jit
-def _with_segment(highest, total, values, segment_highest, segment_total, segment_values):
-    """Return maximum, sum of weights and weighted values of the tokens so far with those of a further segment.
-
-    The maximum so far may be -inf, where there are none; the segment's is finite.
-    """
-    new_highest = tl.maximum(highest, segment_highest)
-    rescale = tl.exp(highest - new_highest)
-    segment_rescale = tl.exp(segment_highest - new_highest)
-    new_total = total * rescale + segment_total * segment_rescale
-    new_values = values * rescale[:, None] + segment_values * segment_rescale[:, None]
-    return new_highest, new_total, new_values

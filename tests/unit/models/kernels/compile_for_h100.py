@@ -28,7 +28,7 @@ ATTENTION = {**GROUP, "PAGE_TOKENS": 64, "PAGES_PER_SEGMENT": 4, "PRODUCT_IN_FLO
 FLAGS = {"HAS_BIAS": False, "HAS_ENTROPIES": False, "SCORES": True, "GRADIENT": True}
 KERNELS: list[tuple[Any, int, dict[str, Any]]] = [
     (logits_kernel._logits_kernel, 8, {**FLAGS, "BLOCK": 4096}),
-    (paged_attention_kernel._attention_kernel, 4, {**ATTENTION, "IS_SPLIT": False}),
+    (paged_attention_kernel._attention_kernel, 4, {**ATTENTION, "IS_SPLIT": True}),
     (paged_attention_kernel._combine_kernel, 4, {**GROUP, "SEGMENT_TOKENS": 256}),
 ]
 

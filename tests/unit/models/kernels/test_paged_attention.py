@@ -157,15 +157,6 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(kernel: Any) -> None:
         )
 
 
-def test_whether_segments_have_their_own_programs_does_not_change_bits(
-    kernel: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = step(heads=(6, 2))
-    split = kernel.attend_to_pages(*case.clone())
-    monkeypatch.setattr(kernel, "FULL_GPU", 0)
-    assert torch.equal(kernel.attend_to_pages(*case.clone()), split)
-
-
 def test_large_scores_do_not_overflow(attention: Attention) -> None:
     case = step((1, 130))._replace(scale=300.0)
     assert_close(attention(*case.clone()), reference(case))
