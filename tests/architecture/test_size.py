@@ -11,6 +11,7 @@ SOURCE = ROOT / "src" / "assay"
 LINES = {
     "base": 1_550,
     "cli": 7_000,
+    "dashboard": 4_500,
     "data": 8_900,
     "decision": 2_600,
     "distributed": 1_750,

@@ -19,6 +19,8 @@ from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy, at_once
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from assay.serving.openai.app_state import AppState
 
 STORE_RETRY_S = 5.0
@@ -36,9 +38,11 @@ def run_server(
     host: str,
     port: int,
     judge: str | None,
+    add_pages: "Callable[[ASGIApp, AppState], ASGIApp]",
     notify: Callable[[str], None],
 ) -> None:
-    """Serve until stopped. `notify` gets the address once the server listens."""
+    """Serve until stopped. `add_pages` adds the dashboard to the API. `notify` gets the address once the server
+    listens."""
     try:
         from assay.serving.engines.pool import EnginePool
         from assay.serving.http.connections import TimedServer
@@ -76,10 +80,11 @@ def run_server(
             "create'), or use 127.0.0.1 and connect through ssh -L."
         )
     app.projects.ensure(DEFAULT_PROJECT, by="")
-    asgi_app = make_app(app)
+    asgi_app = add_pages(make_app(app), app)
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
-        notify(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
+        address = f"http://{shown}:{listener.getsockname()[1]}"
+        notify(f"dashboard {address}\nserving {address}{BASE_PATH}")
         threading.Thread(target=_run_maintenance, args=(app, notify), name="house", daemon=True).start()
         TimedServer(asgi_app, log).run(sockets=[listener])
 

@@ -1,6 +1,8 @@
-"""`assay serve`: OpenAI's fine-tuning API on this machine; `assay serve worker` runs its jobs."""
+"""`assay serve`: the dashboard and OpenAI's fine-tuning API on this machine; `assay serve worker` runs its jobs."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +15,7 @@ _MODULES = {
     "key": ("assay.cli.serve.key", "Create, list and revoke API keys."),
 }
 
+_DEFAULT_MODELS = Path("models")
 
 _SECTIONS = {
     "Models": ("engines", "engine_memory", "judge", "python_graders"),
@@ -23,11 +26,11 @@ _SECTIONS = {
 @click.group(cls=CommandGroup, modules=_MODULES, sections=_SECTIONS, is_brief=True, is_command=True)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", default=8017, help="Port to listen on; 0 picks a free one.")
+@click.option("--open", "is_opened", is_flag=True, help="Open the dashboard in a browser.")
 @click.option(
     "--models",
     type=click.Path(path_type=Path),
-    default=Path("models"),
-    help="Folder with a NAME.yaml for each base model.",
+    help="Folder with a NAME.yaml for each base model.  [models, if it exists]",
 )
 @click.option(
     "--engines",
@@ -44,18 +47,20 @@ _SECTIONS = {
 def serve(
     host: str,
     port: int,
-    models: Path,
+    models: Path | None,
     engines: int,
     engine_memory: float | None,
     judge: str | None,
     python_graders: str | None,
     *,
+    is_opened: bool,
     openapi: bool,
 ) -> None:
-    """Serve OpenAI's API for fine-tuning, inference, batches and evals at http://HOST:PORT/v1.
+    """Serve the dashboard at http://HOST:PORT, and OpenAI's API for fine-tuning, inference, batches and evals at /v1.
 
-    Requests are durable in $ASSAY_HOME/api before they are answered; 'assay serve worker' executes them. Without
-    API keys ('assay serve key') it listens on this machine only.
+    The dashboard shows the runs of $ASSAY_HOME and needs no models. Requests of the API are durable in
+    $ASSAY_HOME/api before they are answered; 'assay serve worker' executes them. Without API keys ('assay serve key')
+    it listens on this machine only.
     """
     if openapi:
         from assay.serving.openai.app import openapi_text
@@ -63,18 +68,31 @@ def serve(
         click.echo(openapi_text(), nl=False)
         return
     set_python_graders(python_graders)
-    if not models.is_dir():
+    if models is not None and not models.is_dir():
         raise ConfigError(
             f"{models}: no such folder. Create it with a file NAME.yaml for each model that may be "
             "trained (docs/serve.md has an example), or name another folder with --models."
         )
     from assay.serving.base_models import read_base_models
 
-    found = read_base_models(models)
+    folder = models or _DEFAULT_MODELS
+    found = read_base_models(folder) if folder.is_dir() else {}
     from assay.serving.server import run_server
     from assay.workers.engine.forks import EngineForks
 
     home = current_home()
+
+    def add_pages(api: Any, state: Any) -> Any:
+        from assay.dashboard.app import with_pages
+        from assay.dashboard.dashboard import Dashboard
+
+        return with_pages(api, Dashboard.of(home, state))
+
+    def notify(text: str) -> None:
+        click.echo(text, err=True)
+        if is_opened and (address := re.match(r"dashboard (\S+)", text)) is not None:
+            click.launch(address[1])
+
     run_server(
         home,
         found,
@@ -84,5 +102,6 @@ def serve(
         host=host,
         port=port,
         judge=judge,
-        notify=lambda text: click.echo(text, err=True),
+        add_pages=add_pages,
+        notify=notify,
     )

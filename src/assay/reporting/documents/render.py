@@ -19,11 +19,11 @@ from assay.store.objects import open_store
 
 def render_document(document: Document, *, refresh_s: float | None = None) -> str:
     """Return a document as a page; the browser reloads it every `refresh_s` seconds."""
-    page = _environment().get_template("document.html")
-    return page.render(document=document, contents=_contents(document.sections), refresh_s=refresh_s)
+    page = page_templates().get_template("document.html")
+    return page.render(document=document, contents=contents_of(document.sections), refresh_s=refresh_s)
 
 
-def _contents(sections: Sequence[Section]) -> list[tuple[str, str]]:
+def contents_of(sections: Sequence[Section]) -> list[tuple[str, str]]:
     """Return an anchor and the name of each section."""
     anchors: list[str] = []
     for section in sections:
@@ -63,8 +63,13 @@ def write_page(text: str, out: Path | None, *, default: Path) -> Path:
     return default
 
 
+def stylesheet() -> str:
+    """Return the style of all pages."""
+    return files("assay.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
+
+
 @cache
-def _environment() -> Environment:
+def page_templates() -> Environment:
     """Return the templates with the stylesheet; undefined names are errors."""
     environment = Environment(
         loader=PackageLoader("assay.reporting"),
@@ -74,8 +79,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = files("assay.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
-    environment.globals["style"] = Markup(style)
+    environment.globals["style"] = Markup(stylesheet())
     environment.globals["signs"] = SIGNS
     environment.globals["widths"] = {"full": FULL, "half": HALF, "third": HALF, "narrow": NARROW}
     environment.globals["as_cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)

@@ -1,12 +1,12 @@
 """Tables of runs and of a pipeline's stages. Imports nothing large: `assay runs list` must answer at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from assay.base.units import age_text, duration_text
 from assay.reporting.document import Cell, Column, Table, Text, Tone, name, number
 from assay.reporting.values import STATUS_WORDS, device_hours_text, minute_text, world_sizes_text
-from assay.reporting.views.run_list import RunLine
+from assay.reporting.views.run_list import ImportLine, RunLine
 
 if TYPE_CHECKING:
     from assay.reporting.views.pipeline import PipelineView, StageRun
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 TONES: dict[str, Tone] = {"gone": "bad", "failed": "bad", "unknown": "open", "preempted": "open", "running": "ended"}
 
 
-def runs_table(lines: Sequence[RunLine], *, now_s: float) -> Table:
-    """Return a row for each run, without columns that would be empty."""
+def runs_table(lines: Sequence[RunLine], *, now_s: float, address: Callable[[RunLine], str] = lambda line: "") -> Table:
+    """Return a row for each run, without columns that would be empty. `address`: of a run's page."""
     return Table.of(
         lines,
-        (name("run"), lambda line: line.run_id),
+        (name("run"), lambda line: Cell(line.run_id, link=address(line))),
         (name("status"), _status),
         (number("step"), lambda line: f"{line.step:,}/{line.total_steps:,}"),
         (name("ranks", drop_order=2), lambda line: world_sizes_text(line.world_sizes)),
@@ -36,9 +36,23 @@ def runs_table(lines: Sequence[RunLine], *, now_s: float) -> Table:
             lambda line: "" if line.last_seen is None else age_text(now_s - line.last_seen),
         ),
         (name("tags"), lambda line: " ".join(line.tags)),
+        (name("imported from", drop_order=7), lambda line: line.imported.tool if line.imported else ""),
         (name("where"), lambda line: (line.started or "") if line.status in ("running", "unknown") else ""),
         (Column("note", "line"), lambda line: " ".join((line.note or "").split())),
     ).without_empty_columns()
+
+
+def imports_table(lines: Sequence[ImportLine]) -> Table:
+    """Return a row for each imported run."""
+    return Table.of(
+        lines,
+        (name("run"), lambda line: line.run_id),
+        (name("imported from"), lambda line: line.tool),
+        (name("named", drop_order=1), lambda line: line.name),
+        (name("status"), lambda line: STATUS_WORDS.get(line.status) or line.status),
+        (number("points"), lambda line: f"{line.num_points:,}"),
+        (number("new"), lambda line: f"{line.num_new:,}"),
+    )
 
 
 def _measured(line: RunLine) -> str:

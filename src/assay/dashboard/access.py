@@ -1,0 +1,124 @@
+"""Who reads a page, and whether a form may change something.
+
+Without API keys the server listens on this machine only, and pages are read-only. Once a key exists, a reader logs in
+with a key; a cookie names the key until it is revoked or `LOGIN_S` have passed. Each form carries a token that only
+this server can make, so another site's form changes nothing.
+"""
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.base.clock import Clock
+from assay.dashboard.page import PageError
+from assay.serving.keys import KeyRepository
+from assay.serving.openai.app_state import DEFAULT_PROJECT
+from assay.serving.openai.auth_middleware import LOOPBACK_NAMES
+from assay.store.objects import ObjectStore
+
+COOKIE = "assay_login"
+LOGIN_S = 12 * 3600.0
+_SECRET = "dashboard/secret"
+"""Key of the secret in the API's store: a login outlives a restart of the server."""
+
+
+class Reader(NamedTuple):
+    """Who reads a page."""
+
+    login: str = ""
+    """Value of the cookie; empty without API keys."""
+    key_id: str = ""
+    project: str = DEFAULT_PROJECT
+    sees_all: bool = True
+    """Whether all projects are shown: without keys, and with an admin key."""
+    may_change: bool = False
+
+
+class Visit(NamedTuple):
+    """One request of a reader."""
+
+    reader: Reader
+    address: str
+    """Path and query."""
+    path: Mapping[str, str]
+    """Parts of the path by the names in the route."""
+    query: QueryParams
+    form: Mapping[str, str] = {}
+    """Fields of an action's form."""
+
+
+class Access:
+    """Logins and tokens of one server."""
+
+    def __init__(self, store: ObjectStore, keys: KeyRepository, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        store.put_if_absent(_SECRET, secrets.token_bytes(32))
+        self._secret = store.get(_SECRET)
+
+    def reader(self, request: Request) -> Reader | None:
+        """Return who asks; None if a login is needed. Raises `PageError` for a foreign host name without keys."""
+        if not self._keys.any_exist():
+            if (request.url.hostname or "") not in LOOPBACK_NAMES:
+                raise PageError(
+                    403,
+                    f"this server has no API keys, so it answers to names of this machine only, not to "
+                    f"'{request.url.hostname}'. Open http://127.0.0.1, or create a key: 'assay serve key create'.",
+                )
+            return Reader()
+        login = request.cookies.get(COOKIE, "")
+        body, _, signature = login.rpartition(".")
+        if not body or not hmac.compare_digest(signature, self._signed(f"login {body}")):
+            return None
+        key_id, _, expires_s = body.partition(".")
+        key = self._keys.state(key_id)
+        if key is None or not key.opens(self._clock.now_s()) or self._clock.now_s() > float(expires_s):
+            return None
+        scopes = key.created.scopes
+        is_admin = "admin" in scopes
+        return Reader(login, key_id, key.created.project, is_admin, is_admin or "write" in scopes)
+
+    def login(self, secret: str) -> str | None:
+        """Return the cookie's value for an API key; None if the key opens nothing."""
+        key = self._keys.opening(secret.strip())
+        if key is None:
+            return None
+        body = f"{key.key_id}.{self._clock.now_s() + LOGIN_S:.0f}"
+        return f"{body}.{self._signed(f'login {body}')}"
+
+    def token(self, reader: Reader) -> str:
+        """Return the token of the reader's forms; empty if the reader may change nothing."""
+        return self._signed(f"form {reader.login}") if reader.may_change else ""
+
+    def check_form(self, request: Request, reader: Reader, form: Mapping[str, str]) -> None:
+        """Raise `PageError` unless the form comes from a page of this server for this reader."""
+        check_origin(request)
+        if not reader.may_change:
+            raise PageError(403, "this login may read only. Log in with a key that has the scope write.")
+        if not hmac.compare_digest(form.get("token", ""), self._signed(f"form {reader.login}")):
+            raise PageError(403, "the form is out of date. Open the page again and repeat.")
+
+    def _signed(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode(), sha256).hexdigest()
+
+
+def check_origin(request: Request) -> None:
+    """Raise `PageError` if another site sends the form."""
+    origin = request.headers.get("origin", "")
+    if urlsplit(origin).netloc != request.headers.get("host", "") or not origin:
+        raise PageError(403, "the form was sent by another site, so nothing was changed.")
+
+
+def set_login(response: Response, request: Request, value: str) -> None:
+    """Set the login cookie; an empty value ends the login."""
+    response.set_cookie(
+        COOKIE, value, max_age=int(LOGIN_S) if value else 0, httponly=True, samesite="strict",
+        secure=request.url.scheme == "https", path="/",
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""The ASGI application of all pages: finds the page of an address, who reads it, and answers errors as pages."""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import anyio
+import anyio.to_thread
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from assay.base.errors import AssayError, ConfigError, StoreError
+from assay.dashboard.access import Reader, Visit, set_login
+from assay.dashboard.dashboard import Dashboard
+from assay.dashboard.page import Page, PageError, render_page, static_file
+from assay.dashboard.pages.login import login_page
+from assay.dashboard.pages.message import message_page
+from assay.dashboard.pages.now import now_page
+from assay.dashboard.pages.run import run_page_of
+from assay.dashboard.pages.runs import runs_page
+
+Handler = Callable[[Dashboard, Visit], Page | Response]
+"""Makes a page, or another answer such as the points of a curve; called in a thread."""
+
+PAGES: Mapping[str, Handler] = {
+    "/": now_page,
+    "/runs": runs_page,
+    "/runs/{run_id}": run_page_of,
+}
+ACTIONS: Mapping[str, Handler] = {}
+"""Forms, which a POST sends; each returns where the reader goes then, as a `RedirectResponse`."""
+
+THREADS = 4
+"""Pages that are made at the same time."""
+HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_log = logging.getLogger("assay.dashboard")
+
+
+def with_pages(api: ASGIApp, dashboard: Dashboard) -> ASGIApp:
+    """Return an application that answers the pages' addresses itself and leaves all others to the API."""
+    pages = _Pages(dashboard)
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        await (pages if scope["type"] == "http" and pages.answers(scope) else api)(scope, receive, send)
+
+    return dispatch
+
+
+class _Pages:
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._routes = [
+            *(Route(address, partial(self._get, handler), methods=["GET"]) for address, handler in PAGES.items()),
+            *(Route(address, partial(self._post, handler), methods=["POST"]) for address, handler in ACTIONS.items()),
+            Route("/events", self._events, methods=["GET"]),
+            Route("/login", self._log_in, methods=["GET", "POST"]),
+            Route("/logout", self._log_out, methods=["POST"]),
+            Route("/static/{name}", self._static, methods=["GET"]),
+        ]
+
+    def answers(self, scope: Scope) -> bool:
+        """Return whether an address is a page's, or a browser asks for one that does not exist."""
+        if any(route.matches(scope)[0] is not Match.NONE for route in self._routes):
+            return True
+        accepted = dict(scope["headers"]).get(b"accept", b"")
+        return not scope["path"].startswith("/v1") and b"text/html" in accepted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-cache")
+            await send(message)
+
+        request = Request(scope, receive)
+        response = await self._answer(request)
+        await response(scope, receive, send_with_headers)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            for route in self._routes:
+                match, child_scope = route.matches(request.scope)
+                if match is Match.FULL:
+                    request.scope.update(child_scope)
+                    answer: Response = await route.endpoint(request)
+                    return answer
+            if any(route.matches(request.scope)[0] is Match.PARTIAL for route in self._routes):
+                raise PageError(405, f"{request.method} is not possible at {request.url.path}.")
+            raise PageError(404, f"there is no page {request.url.path}.")
+        except AssayError as error:
+            return self._refused(request, error)
+        except Exception as error:
+            _log.error("%s %s", request.method, request.url.path, exc_info=error)
+            return self._refused(request, PageError(500, "this page failed; the server's log says why."))
+
+    def _refused(self, request: Request, error: AssayError) -> Response:
+        """Return an error as a page. What may recover by itself is loaded again."""
+        status = error.status if isinstance(error, PageError) else 404 if isinstance(error, ConfigError) else 503
+        page = message_page(str(error), status=status, retry_s=5.0 if isinstance(error, StoreError) else None)
+        return self._rendered(request, Reader(), page, {})
+
+    def _rendered(self, request: Request, reader: Reader, page: Page, versions: Mapping[str, int]) -> Response:
+        text = render_page(
+            page,
+            address=_address_of(request),
+            versions=versions,
+            reader_name=f"{reader.project} · {reader.key_id}" if reader.key_id else "",
+            token=self._dashboard.access.token(reader),
+        )
+        return HTMLResponse(text, page.status)
+
+    async def _in_thread(self, call: Callable[[], Response]) -> Response:
+        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+
+    async def _get(self, handler: Handler, request: Request) -> Response:
+        def answer() -> Response:
+            reader = self._dashboard.access.reader(request)
+            if reader is None:
+                return self._rendered(request, Reader(), login_page(_address_of(request)), {})
+            made = handler(self._dashboard, _visit(reader, request))
+            if isinstance(made, Response):
+                return made
+            return self._rendered(request, reader, made, self._dashboard.watch.versions(made.topics))
+
+        return await self._in_thread(answer)
+
+    async def _post(self, handler: Handler, request: Request) -> Response:
+        form = await _form(request)
+
+        def answer() -> Response:
+            reader = self._dashboard.access.reader(request)
+            if reader is None:
+                raise PageError(403, "you are not logged in.")
+            self._dashboard.access.check_form(request, reader, form)
+            made = handler(self._dashboard, _visit(reader, request, form))
+            assert isinstance(made, Response), "an action ends with a redirect"
+            return made
+
+        return await self._in_thread(answer)
+
+    async def _events(self, request: Request) -> Response:
+        watch = self._dashboard.watch
+        if await anyio.to_thread.run_sync(self._dashboard.access.reader, request, limiter=self._threads) is None:
+            raise PageError(403, "you are not logged in.")
+        topics, versions = request.query_params.getlist("topic"), request.query_params.getlist("at")
+        if not topics or len(topics) != len(versions) or len(topics) > 64 or not all(map(watch.knows, topics)):
+            raise PageError(400, "a stream needs known topics, each with the version at which the page stands.")
+        heard = dict(pair.rpartition("=")[::2] for pair in request.headers.get("last-event-id", "").split("&"))
+        since = {topic: heard.get(topic, at) for topic, at in zip(topics, versions, strict=True)}
+        numbers = {topic: int(version) if version.isdecimal() else 0 for topic, version in since.items()}
+        return StreamingResponse(watch.events(numbers), media_type="text/event-stream")
+
+    async def _log_in(self, request: Request) -> Response:
+        if request.method == "GET":
+            return self._rendered(request, Reader(), login_page("/"), {})
+        form = await _form(request)
+
+        def answer() -> Response:
+            target = form.get("to", "/")
+            target = target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"
+            value = self._dashboard.access.login(form.get("key", ""))
+            if value is None:
+                return self._rendered(request, Reader(), login_page(target, is_refused=True), {})
+            response = RedirectResponse(target, 303)
+            set_login(response, request, value)
+            return response
+
+        return await self._in_thread(answer)
+
+    async def _log_out(self, request: Request) -> Response:
+        response = RedirectResponse("/login", 303)
+        set_login(response, request, "")
+        return response
+
+    async def _static(self, request: Request) -> Response:
+        if (found := static_file(request.path_params["name"])) is None:
+            raise PageError(404, f"there is no file {request.url.path}.")
+        kept = "public, max-age=31536000, immutable" if request.url.query else "no-cache"
+        return Response(found[0], media_type=found[1], headers={"cache-control": kept})
+
+
+def _visit(reader: Reader, request: Request, form: Mapping[str, str] = MappingProxyType({})) -> Visit:
+    return Visit(reader, _address_of(request), request.path_params, request.query_params, form)
+
+
+def _address_of(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+
+
+MAX_FORM_BYTES = 1 << 16
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises `PageError` if it is too large or of another kind."""
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    length = request.headers.get("content-length", "")
+    if kind != "application/x-www-form-urlencoded" or not length.isdecimal() or int(length) > MAX_FORM_BYTES:
+        raise PageError(
+            400, f"a form must be sent as application/x-www-form-urlencoded, of at most {MAX_FORM_BYTES:,} bytes."
+        )
+    form = await request.form()
+    return {name: value for name, value in form.items() if isinstance(value, str)}

@@ -1,0 +1,1 @@
+"""One module per page: each turns a request into a `Page`."""

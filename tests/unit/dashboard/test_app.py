@@ -1,0 +1,94 @@
+"""Addresses, errors, logins and headers of the dashboard."""
+
+import hashlib
+import json
+import re
+from importlib.resources import files
+
+import pytest
+
+from assay.dashboard.app import PAGES
+from assay.dashboard.page import AREAS
+from unit.dashboard.conftest import Site
+
+
+@pytest.mark.parametrize("address", [link for _, link in AREAS])
+def test_a_page_of_an_empty_home_says_what_to_do(site: Site, address: str) -> None:
+    if address not in PAGES:
+        pytest.skip(f"{address} does not exist yet")
+    response = site.browser.get(address)
+    assert response.status_code == 200, response.text
+    assert "<h1>" in response.text
+
+
+def test_a_page_allows_no_foreign_script_style_frame_or_form(site: Site) -> None:
+    for address in ("/", "/runs", "/login", "/nothing", "/static/page.css"):
+        headers = site.browser.get(address).headers
+        assert "default-src 'self'" in headers["content-security-policy"], address
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+    text = site.browser.get("/runs").text
+    assert not re.search(r"""<script(?![^>]*src=)|\sstyle=|\son\w+=|(src|href)="(https?:)?//""", text)
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "words"),
+    [
+        ("/runs?status=lost", 400, "status=lost: expected one of"),
+        ("/runs?sort=luck", 400, "sort=luck: expected one of"),
+        ("/runs?page=0", 400, "page=0: expected a number"),
+        ("/runs/nobody", 404, "No run &#39;nobody&#39;"),
+        ("/nothing", 404, "There is no page /nothing"),
+        ("/events?topic=moon&at=1", 400, "known topics"),
+    ],
+)
+def test_a_wrong_address_is_a_page_that_names_what_is_wrong(site: Site, address: str, status: int, words: str) -> None:
+    response = site.browser.get(address)
+    assert response.status_code == status and words in response.text
+
+
+def test_other_host_names_are_refused_without_keys(site: Site) -> None:
+    response = site.browser.get("/runs", headers={"host": "evil.example:8017"})
+    assert response.status_code == 403 and "names of this machine only" in response.text
+
+
+def test_addresses_of_the_api_answer_as_before(site: Site) -> None:
+    assert site.browser.get("/v1/models").json() == {"object": "list", "data": [], "has_more": False} or (
+        site.browser.get("/v1/models").json()["data"] == []
+    )
+    missing = site.browser.get("/models", headers={"accept": "application/json"})
+    assert missing.status_code == 404 and "/v1/models" in missing.json()["error"]["message"]
+
+
+def test_with_a_key_a_reader_logs_in_and_out(site: Site) -> None:
+    key = site.dashboard.api.keys.make(project="default", name="me", scopes=("read", "write"), lives_s=None)
+    browser = site.browser
+    refused = browser.get("/runs")
+    assert refused.status_code == 401 and "API key" in refused.text and "Runs</h1>" not in refused.text
+    same_site = {"origin": "http://127.0.0.1:8017"}
+    assert "opens nothing" in browser.post("/login", data={"key": "sk-assay-wrong"}, headers=same_site).text
+    response = browser.post("/login", data={"key": key.secret, "to": "/runs"}, follow_redirects=False)
+    assert response.status_code == 303 and response.headers["location"] == "/runs"
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and key.secret not in cookie
+    assert "Runs</h1>" in browser.get("/runs").text
+    site.dashboard.api.keys.revoke(key.created.key_id)
+    assert browser.get("/runs").status_code == 401, "a revoked key ends the login"
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example"])
+def test_a_login_leads_to_this_server_only(site: Site, target: str) -> None:
+    key = site.dashboard.api.keys.make(project="default", name="me", scopes=("read",), lives_s=None)
+    response = site.browser.post("/login", data={"key": key.secret, "to": target}, follow_redirects=False)
+    assert response.headers["location"] == "/"
+
+
+def test_vendored_files_are_those_of_the_list() -> None:
+    folder = files("assay.dashboard").joinpath("static/vendor")
+    listed = json.loads(folder.joinpath("vendored.json").read_text())
+    for entry in listed:
+        data = folder.joinpath(entry["file"]).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == entry["sha256"], entry["file"]
+        assert folder.joinpath(entry["licence_file"]).is_file() and entry["version"] and entry["licence"]
+    known = {"vendored.json", *(entry[name] for entry in listed for name in ("file", "licence_file"))}
+    assert {path.name for path in folder.iterdir()} == known
