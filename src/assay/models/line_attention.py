@@ -7,6 +7,7 @@ changes between torch 2.10 and 2.13); on a CPU, a loop over rows. As transformer
 and nothing depends on values of the device. In the deterministic mode the backward pass has one order of additions.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -96,12 +97,14 @@ AttentionInterface.register(LINE_ATTENTION, _attention)
 AttentionMaskInterface.register(LINE_ATTENTION, sdpa_mask)
 
 
+_ARGUMENTS = "Tensor borders, int longest, float scale, int window"
+
+
 @torch.library.custom_op(
     "assay::line_attention",
     mutates_args=(),
     device_types="cpu",
-    schema="(Tensor query, Tensor key, Tensor value, Tensor borders, int longest, float scale, int window) "
-    "-> (Tensor, Tensor)",
+    schema=f"(Tensor query, Tensor key, Tensor value, {_ARGUMENTS}) -> (Tensor, Tensor)",
 )
 def _attend(query: Any, key: Any, value: Any, borders: Any, longest: int, scale: float, window: int) -> Any:  # noqa: ARG001
     """Return attention [token, head, width] and the log of its denominators [head, token].
@@ -110,7 +113,7 @@ def _attend(query: Any, key: Any, value: Any, borders: Any, longest: int, scale:
     """
     attended, log_totals = _results(query)
     for row in _rows(borders):
-        states = (_alone(query, row), *_grouped(query, _alone(key, row), _alone(value, row)))
+        states = _of_row(row, query, key, value)
         found, log_total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *states, is_causal=True, **_mask(states[0], window), scale=scale
         )
@@ -128,27 +131,18 @@ def _(query: Any, *_: object) -> Any:
     mutates_args=(),
     device_types="cpu",
     schema="(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor attended, Tensor log_totals, "
-    "Tensor borders, int longest, float scale, int window) -> (Tensor, Tensor, Tensor)",
+    f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
 )
-def _attend_backward(
-    gradient: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attended: Any,
-    log_totals: Any,
-    borders: Any,
-    longest: int,  # noqa: ARG001
-    scale: float,
-    window: int,
-) -> Any:
-    gradients = tuple(map(_empty, (query, key, value)))
+def _attend_backward(gradient: Any, *saved: Any) -> Any:
+    *inputs, attended, log_totals, borders, _, scale, window = saved
+    gradients = tuple(map(_empty, inputs))
     for row in _rows(borders):
-        states = (_alone(query, row), *_grouped(query, _alone(key, row), _alone(value, row)))
+        states = _of_row(row, *inputs)
+        own_gradient, own_attended = _alone(gradient, row), _alone(attended, row)
         found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _alone(gradient, row),
+            own_gradient,
             *states,
-            _alone(attended, row),
+            own_attended,
             log_totals[None, :, row],
             0.0,
             True,
@@ -180,70 +174,45 @@ _attend.register_autograd(_backward, setup_context=_saved)
 
 
 @_attend.register_kernel("cuda")
-def _(query: Any, key: Any, value: Any, borders: Any, longest: int, scale: float, window: int) -> Any:
-    _check_gpu(query)
-    try:
-        attended, log_totals, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, borders, borders, longest, longest, 0.0, True, False, **_flash(scale, window)
-        )
-    except (RuntimeError, TypeError) as error:
-        if _is_missing(error):
-            raise _unsupported(error) from error
-        raise
-    # Their layout is what the fake kernels say.
-    return attended.contiguous(), log_totals
-
-
-@_attend_backward.register_kernel("cuda")
-def _(
-    gradient: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attended: Any,
-    log_totals: Any,
-    borders: Any,
-    longest: int,
-    scale: float,
-    window: int,
-) -> Any:
-    # Without dropout the two states of its generator are not read.
-    state, unused = torch.zeros(2, dtype=torch.uint64, device=query.device), query.new_empty(0)
-    try:
-        gradients = torch.ops.aten._flash_attention_backward(
-            gradient.contiguous(), query, key, value, attended, log_totals, borders, borders, longest, longest, 0.0,
-            True, state, unused, **_flash(scale, window),
-        )  # fmt: skip
-    except (RuntimeError, TypeError) as error:
-        if _is_missing(error):
-            raise _unsupported(error) from error
-        raise
-    return tuple(found.contiguous() for found in gradients)
-
-
-def _check_gpu(query: Float[Tensor, "token head width"]) -> None:
+def _(query: Any, key: Any, value: Any, *borders_and_numbers: Any) -> Any:
     if query.dtype not in (torch.bfloat16, torch.float16) or query.shape[-1] % 8:
         raise ConfigError(
             f"loader.layout.type=line: on a GPU attention takes bfloat16 and heads whose width is a multiple of 8, not "
             f"{str(query.dtype).removeprefix('torch.')} and {query.shape[-1]}. Use trainer.precision=bfloat16, or "
             "loader.layout.type=bucketed, whose passes have no fixed shape and are started kernel by kernel."
         )
+    attended, log_totals, *_ = _flash("forward", (query, key, value), *borders_and_numbers, False)
+    # Their layout is what the fake kernels say.
+    return attended.contiguous(), log_totals
 
 
-def _is_missing(error: RuntimeError | TypeError) -> bool:
-    """Return whether an error says that there is no such attention here: not e.g. that memory is short."""
-    return isinstance(error, TypeError) or "flash" in str(error).lower()
+@_attend_backward.register_kernel("cuda")
+def _(gradient: Any, *saved: Any) -> Any:
+    *states, borders, longest, scale, window = saved
+    # Without dropout the two states of its generator are not read.
+    generator, unused = torch.zeros(2, dtype=torch.uint64, device=gradient.device), gradient.new_empty(0)
+    states = (gradient.contiguous(), *states)
+    gradients = _flash("backward", states, borders, longest, scale, window, generator, unused)
+    return tuple(found.contiguous() for found in gradients)
 
 
-def _unsupported(error: Exception) -> ConfigError:
-    return ConfigError(
-        f"loader.layout.type=line: torch {torch.__version__} on {torch.cuda.get_device_name()} has no flash attention "
-        f"over row borders ({str(error).splitlines()[0]}). Use loader.layout.type=bucketed."
-    )
-
-
-def _flash(scale: float, window: int) -> dict[str, Any]:
-    return {"scale": scale, "window_size_left": window, "window_size_right": 0}
+def _flash(
+    name: str, states: Any, borders: Any, longest: int, scale: float, window: int, *others: Any
+) -> Sequence[Tensor]:
+    """Run torch's causal flash attention over borders; raise `ConfigError` if there is none here."""
+    operator = getattr(torch.ops.aten, f"_flash_attention_{name}")
+    options = {"scale": scale, "window_size_left": window, "window_size_right": 0}
+    try:
+        found: Sequence[Tensor] = operator(*states, borders, borders, longest, longest, 0.0, True, *others, **options)
+    except (RuntimeError, TypeError) as error:
+        # Not e.g. that memory is short.
+        if isinstance(error, RuntimeError) and "flash" not in str(error).lower():
+            raise
+        raise ConfigError(
+            f"loader.layout.type=line: torch {torch.__version__} on {torch.cuda.get_device_name()} has no flash "
+            f"attention over row borders ({str(error).splitlines()[0]}). Use loader.layout.type=bucketed."
+        ) from error
+    return found
 
 
 def _results(
@@ -266,11 +235,15 @@ def _alone(states: Float[Tensor, "token head width"], row: slice) -> Float[Tenso
     return states[row].transpose(0, 1)[None]
 
 
-def _grouped(
-    query: Float[Tensor, "token head width"], *states: Float[Tensor, "1 kv_head place width"]
+def _of_row(
+    row: slice, query: Float[Tensor, "token head width"], *states: Float[Tensor, "token kv_head width"]
 ) -> tuple[Float[Tensor, "1 head place width"], ...]:
-    """Repeat keys and values for the query heads that share them."""
-    return tuple(state.repeat_interleave(query.shape[1] // state.shape[1], dim=1) for state in states)
+    """Return a row's queries, and its keys and values repeated for the query heads that share them."""
+    shared = (_alone(state, row) for state in states)
+    return (
+        _alone(query, row),
+        *(state.repeat_interleave(query.shape[1] // state.shape[1], dim=1) for state in shared),
+    )
 
 
 def _mask(query: Float[Tensor, "1 head place width"], window: int) -> dict[str, Any]:

@@ -144,48 +144,19 @@ class _StatesAt(torch.autograd.Function):
 
 def row_sums(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "row"]:
     """Return the sums of the values of each row, without a write at an index: each sum has one order."""
-    sums: Tensor = _RowSums.apply(values, row_of, num_rows)  # type: ignore[no-untyped-call]
-    return sums
+    return _by_row(values, row_of, num_rows).sum(dim=1)
 
 
 def row_totals(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "place"]:
     """Return at each place the sum of its row."""
-    totals: Tensor = _RowTotals.apply(values, row_of, num_rows)  # type: ignore[no-untyped-call]
-    return totals
+    sums = row_sums(values, row_of, num_rows)
+    return _by_row(sums[:, None], row_of, num_rows).sum(dim=0)  # its other terms are zeros
 
 
-class _RowSums(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int
-    ) -> Float[Tensor, "row"]:
-        ctx.save_for_backward(row_of)
-        return _sums(values, row_of, num_rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Float[Tensor, "row"]) -> tuple[Float[Tensor, "place"], None, None]:
-        [row_of] = ctx.saved_tensors
-        return gradient[row_of], None, None
-
-
-class _RowTotals(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int
-    ) -> Float[Tensor, "place"]:
-        ctx.save_for_backward(row_of)
-        ctx.num_rows = num_rows
-        return _sums(values, row_of, num_rows)[row_of]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Float[Tensor, "place"]) -> tuple[Float[Tensor, "place"], None, None]:
-        [row_of] = ctx.saved_tensors
-        return _sums(gradient, row_of, ctx.num_rows)[row_of], None, None
-
-
-def _sums(values: Float[Tensor, "place"], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "row"]:
+def _by_row(values: Float[Tensor, "..."], row_of: Int[Tensor, "place"], num_rows: int) -> Float[Tensor, "row place"]:
+    """Return the values of each row at its own places, and zeros elsewhere."""
     rows = torch.arange(num_rows, device=values.device)[:, None]
-    return torch.where(row_of == rows, values, 0.0).sum(dim=1)
+    return torch.where(row_of == rows, values, 0.0)
 
 
 @torch.no_grad()
