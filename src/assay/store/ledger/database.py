@@ -159,7 +159,7 @@ class Database(ABC):
         found = []
         if tables.layout.name in present:
             found = [version for (version,) in connection.execute(f"SELECT version FROM {tables.layout.name}")]
-        missing = sorted(expected - present)
+        missing = sorted(expected - present - tables.CACHES)
         if found != [tables.LAYOUT_VERSION] or missing:
             shown = ", ".join(map(str, found)) or "none"
             shown += f" and lack {', '.join(missing)}" if missing else ""
@@ -168,7 +168,7 @@ class Database(ABC):
                 f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in "
                 "$ASSAY_LEDGER: 'assay runs --rebuild' fills it from the folders of the runs."
             )
-        return True
+        return present >= tables.CACHES
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

@@ -291,11 +291,16 @@ class Ledger:
         """Delete everything about a run."""
         its, values = "SELECT series_id FROM metric_series WHERE run_id = :run_id", {"run_id": run_id}
         with self.writing() as connection:
-            connection.execute(f"DELETE FROM metric_chunks WHERE series_id IN ({its})", values)
+            for table, key in (
+                ("metric_levels", "curve_id"),
+                ("metric_curves", "curve_id"),
+                ("metric_chunks", "series_id"),
+            ):
+                connection.execute(f"DELETE FROM {table} WHERE {key} IN ({its})", values)
             connection.execute(f"DELETE FROM comparisons WHERE {_EITHER}", values)
-            for table in tables.TABLES:
-                if "run_id" in table.columns:
-                    connection.execute(f"DELETE FROM {table.name} WHERE run_id = :run_id", values)
+            for owned in tables.TABLES:
+                if "run_id" in owned.columns:
+                    connection.execute(f"DELETE FROM {owned.name} WHERE run_id = :run_id", values)
 
     def _put(self, table: LedgerTable, record: Record, **others: Any) -> None:
         self._put_all(table, [_row(table, record, **others)])

@@ -26,7 +26,7 @@ class LedgerTable(NamedTuple):
     key: Mapping[str, str]
     other_columns: Mapping[str, str]
     indexed: str = ""
-    """A column beside the key by which rows are counted."""
+    """A column beside the key by which rows are counted, or several, with commas."""
     unique: tuple[str, ...] = ()
     """The natural key, where the table's own is a number."""
     nullable: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class LedgerTable(NamedTuple):
         keys = [f"PRIMARY KEY ({', '.join(self.key)})"]
         keys += [f"UNIQUE ({', '.join(self.unique)})"] if self.unique else []
         statements = [f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join([*columns, *keys])})"]
-        index = f"ix_{self.name}_{self.indexed} ON {self.name} ({self.indexed})"
+        index = f"ix_{self.name}_{self.indexed.split(',')[0]} ON {self.name} ({self.indexed})"
         return statements + ([f"CREATE INDEX IF NOT EXISTS {index}"] if self.indexed else [])
 
 
@@ -156,10 +156,25 @@ metric_chunks = LedgerTable(
     "metric_chunks",
     {"series_id": INTEGER, "chunk_index": INTEGER},
     {"first_step": BIGINT, "last_step": BIGINT, "points": BYTES},
+    indexed="series_id, first_step, last_step, chunk_index",
 )
+"""Points in the order in which they were logged. The index finds the chunks of a window without reading their rows."""
+
+metric_curves = LedgerTable("metric_curves", {"curve_id": INTEGER}, {"covered": TEXT})
+"""What the levels of a curve cover (see `assay.store.metrics.levels`); `curve_id` is the id of its oldest series."""
+
+metric_levels = LedgerTable(
+    "metric_levels",
+    {"curve_id": INTEGER, "is_lost": INTEGER, "level": INTEGER, "first_bucket": BIGINT, "last_bucket": BIGINT},
+    {"nodes": BYTES},
+)
+"""Blocks of nodes that summarize a curve's points by ranges of 2^level steps; a bucket is a step >> level."""
 
 TABLES = (
     layout, runs, writes, attempts, failures, incidents, launches, log_entries, phase_seconds, evaluations,
     benchmark_results, comparisons, audits, run_notes, campaigns, decisions,
-    metric_segments, metric_events, metric_series, metric_chunks,
+    metric_segments, metric_events, metric_series, metric_chunks, metric_curves, metric_levels,
 )  # fmt: skip
+
+CACHES = frozenset({metric_curves.name, metric_levels.name})
+"""Tables that are filled from others when they are read. A ledger that was made before them gets them when it opens."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
+from assay.store.metrics.attempt_limits import attempt_limits
 from assay.store.metrics.extremes import (
     AT_S,
     MAX_BUCKETS,
@@ -74,11 +75,11 @@ def metric_series(
     Empty where the run never logged it. `lost` gives the points that were rolled back instead.
     """
     with ledger.reading() as connection:
-        valid_up_to = _valid_up_to(connection, run_id)
+        limits = attempt_limits(connection, [run_id])[run_id]
         ours = {"run_id": run_id, "rank": rank, "name": name}
         parts = []
         for series in series_rows(connection, order="attempt", **ours):
-            limit = valid_up_to[series.attempt]
+            limit = limits[series.attempt]
             low, high = (limit + 1, np.inf) if lost else (-np.inf, limit)
             low, high = max(low, -np.inf if x0 is None else x0), min(high, np.inf if x1 is None else x1)
             parts.append(_points_between(connection, series, low, high, max_points))
@@ -126,25 +127,6 @@ def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
     with ledger.reading() as connection:
         ((seen_s,),) = connection.execute(query, {"run_id": run_id})
     return None if seen_s is None else float(seen_s)
-
-
-def _valid_up_to(connection: Connection, run_id: str) -> dict[int, float]:
-    """Return the last step that was not rolled back, by attempt.
-
-    An attempt begins where its record says, or else (a ledger that was built from segments alone) a step before
-    the first that it logged.
-    """
-    logged = "SELECT attempt, MIN(first_step) - 1 FROM metric_series WHERE run_id = :run_id GROUP BY attempt"
-    recorded = "SELECT attempt, start_step FROM attempts WHERE run_id = :run_id"
-    begins: dict[int, int] = {}
-    for query in (logged, recorded):
-        begins.update(connection.execute(query, {"run_id": run_id}))
-    valid_up_to: dict[int, float] = {}
-    limit = np.inf
-    for attempt in sorted(begins, reverse=True):
-        valid_up_to[attempt] = limit
-        limit = min(limit, begins[attempt])
-    return valid_up_to
 
 
 def _points_between(connection: Connection, series: SeriesRow, low: float, high: float, max_points: int) -> Table:

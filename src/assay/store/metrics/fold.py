@@ -1,12 +1,13 @@
 """From segments to the ledger: what ranks appended is folded into tables that are quick to read.
 
-    segment --(frames behind the stored position)--> chunks of 1024 points + an overview per series
+    segment --(frames behind the stored position)--> chunks of 1024 points + an overview per series + levels
                                                      and the new position, in one transaction
 
 Folding is idempotent and may stop anywhere: points and position become visible together. Two folders of one run
 (the supervisor, and somebody's `assay runs show`) take turns. All of it can be deleted and folded anew.
 """
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from assay.store.ledger import tables
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger, insertion, upsert
 from assay.store.metrics.extremes import STEP, VALUE, Overview, Table, no_points
+from assay.store.metrics.levels import CHUNK_POINTS, curve_states, extend_levels
 from assay.store.metrics.segment import (
     Points,
     Position,
@@ -25,9 +27,6 @@ from assay.store.metrics.segment import (
     read_segment,
     segment_paths,
 )
-
-CHUNK_POINTS = 1024
-"""Points of one series that lie in one row of the ledger."""
 
 
 class SeriesRow(NamedTuple):
@@ -71,13 +70,24 @@ def fold_run(ledger: Ledger, run: Run) -> int:
     return num_points
 
 
+def segment_sizes(run_dir: Path) -> str | None:
+    """Return a text that changes when a rank of the latest attempt writes; None if the run has no local segments."""
+    try:
+        with os.scandir(run_dir / "metrics") as folders:
+            latest = max(folder.name for folder in folders if folder.name.startswith("attempt-"))
+        with os.scandir(run_dir / "metrics" / latest) as files:
+            return f"{latest} {sum(file.stat().st_size for file in files)}"
+    except (OSError, ValueError):
+        return None
+
+
 def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> int:
     with ledger.writing() as connection:
         before = _claim(connection, run_id, name)
         data = read_segment(path, Position.from_json(before.position))
         if data.header is None or data.next.offset == before.num_bytes:
             return 0
-        _append_series(connection, run_id, data.header, data.metrics)
+        append_points(connection, run_id, data.header, data.metrics)
         _append_events(connection, run_id, name, before.num_events, data)
         row = {
             "run_id": run_id,
@@ -113,7 +123,7 @@ def series_rows(connection: Connection, *, order: str = "series_id", **ours: obj
     return [SeriesRow(*row) for row in rows]
 
 
-def _append_series(connection: Connection, run_id: str, header: SegmentHeader, metrics: dict[str, Points]) -> None:
+def append_points(connection: Connection, run_id: str, header: SegmentHeader, metrics: dict[str, Points]) -> None:
     table = tables.metric_series
     ours: dict[str, Any] = {"run_id": run_id, "attempt": header.attempt, "rank": header.rank}
     known = {row.name: row for row in series_rows(connection, **ours)}
@@ -135,6 +145,9 @@ def _append_series(connection: Connection, run_id: str, header: SegmentHeader, m
             values = {**summary, "series_id": series_id}
             connection.execute(f"UPDATE metric_series SET {changes} WHERE series_id = :series_id", values)
         _append_chunks(connection, series_id, num_before, new)
+        if header.rank == 0 and num_before // CHUNK_POINTS != (num_before + len(new)) // CHUNK_POINTS:
+            (state,) = curve_states(connection, [run_id], name)
+            extend_levels(connection, state)
 
 
 def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:
