@@ -17,6 +17,7 @@ from assay.records.evaluation import AucComparison, ClassifierEvaluation, Classi
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import database, tables
 from assay.store.ledger.ledger import Ledger, open_ledger, upsert
+from assay.store.ledger.visible_runs import VisibleRuns
 from failing_ledger import Strike
 from failing_ledger import strike as strike
 from ledger_rows import drop_tables
@@ -150,6 +151,26 @@ class TestLedger:
         write_all()
         assert self.everything(ledger) == before
         assert all(len(facts) == 1 for facts in before)
+
+    def test_a_reader_with_own_runs_sees_no_facts_of_others_and_writes_as_all_do(self, url: str) -> None:
+        with open_ledger(url) as ledger:
+            for run_id in ("job-own1", "job-not1", "else"):
+                ledger.record_run(run(run_id))
+                ledger.record_phase_seconds(
+                    PhaseSeconds(run_id=run_id, attempt=1, rank=0, held_s=3.0, seconds={"compute": 3.0})
+                )
+        shown = VisibleRuns(["job-____"], ["job-own1"])
+        with open_ledger(url, shown=shown) as ledger:
+            ledger.record_run(run("job-not2"))
+            ledger.record_run(run("later"))
+            assert {found.run_id for found in ledger.runs()} == {"job-own1", "else", "later"}
+            assert {found.run_id for found in ledger.phase_seconds()} == {"job-own1", "else"}
+            assert not ledger.has_run("job-not1") and not ledger.has_run("job-not2")
+            with ledger.reading() as connection:
+                assert connection.execute("SELECT COUNT(*) FROM runs WHERE run_id = 'job-not1'") == [(0,)]
+        with open_ledger(url) as ledger:
+            assert len(ledger.runs()) == 5
+        assert [shown.shows(run_id) for run_id in ("job-own1", "job-not1", "job-long1")] == [True, False, True]
 
     def test_tables_whose_statements_come_in_twice_are_made_once(
         self, url: str, strike: Strike, monkeypatch: pytest.MonkeyPatch

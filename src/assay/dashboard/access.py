@@ -9,6 +9,7 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from hashlib import sha256
+from itertools import chain
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,9 +19,11 @@ from starlette.responses import Response
 
 from assay.base.clock import Clock
 from assay.dashboard.page import PageError
+from assay.serving.ids import IdKind, new_id
 from assay.serving.keys import KeyRepository
-from assay.serving.openai.app_state import DEFAULT_PROJECT
+from assay.serving.openai.app_state import DEFAULT_PROJECT, AppState
 from assay.serving.openai.auth_middleware import LOOPBACK_NAMES
+from assay.store.ledger.visible_runs import VisibleRuns
 from assay.store.objects import ObjectStore
 
 COOKIE = "assay_login"
@@ -39,6 +42,23 @@ class Reader(NamedTuple):
     sees_all: bool = True
     """Whether all projects are shown: without keys, and with an admin key."""
     may_change: bool = False
+
+
+API_RUNS: tuple[IdKind, ...] = ("ftjob", "evalrun", "batch")
+"""Kinds of resources under whose ids the ledger has runs or device time."""
+
+
+def visible_runs(reader: Reader, api: AppState) -> VisibleRuns | None:
+    """Return the rule of what a project sees: all runs but those of other projects' jobs, evals and batches; None for
+    a reader who sees all.
+
+    What is not known to belong to the reader's project is hidden.
+    """
+    if reader.sees_all:
+        return None
+    patterns = [f"{kind}-{'_' * len(new_id(kind, 0.0).partition('-')[2])}" for kind in API_RUNS]
+    own = (repository.newest(reader.project) for repository in (api.jobs, api.eval_runs, api.batches))
+    return VisibleRuns(patterns, tuple(chain.from_iterable(own)))
 
 
 class Visit(NamedTuple):

@@ -131,7 +131,7 @@ class _Pages:
             reader = self._dashboard.access.reader(request)
             if reader is None:
                 return self._rendered(request, Reader(), login_page(_address_of(request)), {})
-            made = handler(self._dashboard, _visit(reader, request))
+            made = handler(self._dashboard._replace(reader=reader), _visit(reader, request))
             if isinstance(made, Response):
                 return made
             return self._rendered(request, reader, made, self._dashboard.watch.versions(made.topics))
@@ -146,15 +146,16 @@ class _Pages:
             if reader is None:
                 raise PageError(403, "you are not logged in.")
             self._dashboard.access.check_form(request, reader, form)
-            made = handler(self._dashboard, _visit(reader, request, form))
+            made = handler(self._dashboard._replace(reader=reader), _visit(reader, request, form))
             assert isinstance(made, Response), "an action ends with a redirect"
             return made
 
         return await self._in_thread(answer)
 
     async def _events(self, request: Request) -> Response:
-        watch = self._dashboard.watch
-        if await anyio.to_thread.run_sync(self._dashboard.access.reader, request, limiter=self._threads) is None:
+        watch, access = self._dashboard.watch, self._dashboard.access
+        reader = await anyio.to_thread.run_sync(access.reader, request, limiter=self._threads)
+        if reader is None:
             raise PageError(403, "you are not logged in.")
         topics, versions = request.query_params.getlist("topic"), request.query_params.getlist("at")
         if not topics or len(topics) != len(versions) or len(topics) > 64 or not all(map(watch.knows, topics)):

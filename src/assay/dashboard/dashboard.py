@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 from assay.base.clock import Clock
-from assay.dashboard.access import Access
+from assay.dashboard.access import Access, Reader, visible_runs
 from assay.dashboard.page import PageError
 from assay.dashboard.watch import Look, Watch
 from assay.serving.openai.app_state import AppState
@@ -27,6 +27,8 @@ class Dashboard(NamedTuple):
     clock: Clock
     access: Access
     watch: Watch
+    reader: Reader = Reader()
+    """Whose pages are made: the ledger shows this reader's runs only."""
 
     @classmethod
     def of(cls, home: Home, api: AppState) -> Self:
@@ -36,9 +38,13 @@ class Dashboard(NamedTuple):
 
     @contextmanager
     def ledger(self, *run_ids: str) -> Iterator[Ledger]:
-        """Open the ledger, with the given runs recorded in it. Raises `PageError` if a run does not exist."""
-        with self.home.open_ledger() as ledger:
+        """Open the ledger as the reader sees it, with the given runs recorded in it. Raises `PageError` if a run does
+        not exist, or belongs to another project."""
+        shown = visible_runs(self.reader, self.api)
+        with self.home.open_ledger(shown=shown) as ledger:
             for run_id in run_ids:
+                if shown is not None and not shown.shows(run_id):
+                    raise PageError(404, f"no run '{run_id}' in {self.home.folder}.")
                 if ledger.has_run(run_id):
                     continue
                 if not self.home.has_run(run_id):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from assay.records.pipeline import Pipeline
     from assay.records.run import Run
     from assay.store.ledger.ledger import Ledger
+    from assay.store.ledger.visible_runs import VisibleRuns
     from assay.store.objects import ObjectStore
     from assay.store.settings import Settings
 
@@ -210,11 +211,11 @@ class Home:
 
     # The ledger
 
-    def open_ledger(self) -> "Ledger":
-        """Open the ledger; create it if it does not exist."""
+    def open_ledger(self, *, shown: "VisibleRuns | None" = None) -> "Ledger":
+        """Open the ledger; create it if it does not exist. `shown` limits what is read."""
         from assay.store.ledger.ledger import open_ledger  # here, for its database is large to import
 
-        return open_ledger(self.ledger, located=self.locating())
+        return open_ledger(self.ledger, located=self.locating(), shown=shown)
 
     def find_ledger(self) -> "Ledger | None":
         """Open the ledger, or return None if its SQLite file does not exist."""

@@ -8,7 +8,7 @@ No call waits for ever: what is locked is an error after `LOCKED_S`, a silent se
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
@@ -62,11 +62,15 @@ class Database(ABC):
     """Exceptions caused by errors in our statements."""
     operational: ClassVar[type[Exception]]
     """Exceptions that may be temporary."""
+    schema: ClassVar[str] = ""
+    """Prefix of the ledger's tables where a session has a view of the same name."""
 
     def __init__(self, shown: str) -> None:
         """`shown`: its name in error messages."""
         self.shown = shown
         self._idle: list[Session] = []
+        self.prepare: Callable[[Session], None] | None = None
+        """Called once with each new session."""
 
     @abstractmethod
     def connected(self) -> Session:
@@ -147,10 +151,22 @@ class Database(ABC):
             try:
                 session = self._idle.pop()
             except IndexError:
-                return self.connected()
+                return self._prepared()
             if self.is_usable(session):
                 return session
             session.close()
+
+    def _prepared(self) -> Session:
+        session = self.connected()
+        try:
+            if self.prepare is not None:
+                session.begin(writes=False)
+                self.prepare(session)
+                session.commit()
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _has_tables(self, connection: Connection) -> bool:
         present, expected = self.table_names(connection), {table.name for table in tables.TABLES}

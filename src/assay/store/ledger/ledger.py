@@ -36,6 +36,7 @@ from assay.store.ledger.database import Connection, Database, Values
 from assay.store.ledger.sqlite import SqliteDatabase, copy_sqlite
 from assay.store.ledger.tables import LedgerTable
 from assay.store.ledger.url import checked_url, sqlite_file
+from assay.store.ledger.visible_runs import VisibleRuns
 
 if TYPE_CHECKING:  # who asks for a run needs none of these
     from assay.records.benchmark import BenchmarkResult
@@ -47,17 +48,26 @@ RecordT = TypeVar("RecordT")
 _EITHER = "(baseline_run_id = :run_id OR candidate_run_id = :run_id)"
 
 
-def open_ledger(url: str, *, located: Callable[[Run], Run] = lambda run: run) -> "Ledger":
+def open_ledger(
+    url: str, *, located: Callable[[Run], Run] = lambda run: run, shown: VisibleRuns | None = None
+) -> "Ledger":
     """The ledger at a URL (see `assay.store.ledger.url`), made if there is none.
 
-    `located` says of a run on record where it lies now.
+    `located` says of a run on record where it lies now. `shown` limits what is read, not what is written.
     """
+    ledger = Ledger(_database_at(url), located)
+    if shown is not None:
+        ledger.show_only(_database_at(url), shown)
+    return ledger
+
+
+def _database_at(url: str) -> Database:
     path = sqlite_file(checked_url(url))
     if path is not None:
-        return Ledger(SqliteDatabase(path), located)
+        return SqliteDatabase(path)
     from assay.store.ledger.postgres import postgres_database  # here, for its driver is an extra
 
-    return Ledger(postgres_database(url), located)
+    return postgres_database(url)
 
 
 def copied_ledger(file: Path, *, located: Callable[[Run], Run] = lambda run: run) -> "Ledger":
@@ -75,7 +85,7 @@ class Ledger:
         self, database: Database, located: Callable[[Run], Run], folder: TemporaryDirectory[str] | None = None
     ) -> None:
         """Create missing tables. `folder` is removed on close."""
-        self._database = database
+        self._database = self._read_database = database
         self._located = located
         self._folder = folder
         try:
@@ -93,16 +103,22 @@ class Ledger:
     def close(self) -> None:
         """Close all connections."""
         self._database.close()
+        self._read_database.close()
         if self._folder is not None:
             self._folder.cleanup()
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Open a read transaction, for metric tables and summaries."""
-        return self._database.reading()
+        return self._read_database.reading()
 
     def writing(self) -> AbstractContextManager[Connection]:
         """Open a write transaction."""
         return self._database.writing()
+
+    def show_only(self, database: Database, shown: VisibleRuns) -> None:
+        """Read from now on through sessions of `database`, an own one, that see no other runs."""
+        database.prepare = lambda session: shown.hide_others(session, schema=database.schema)
+        self._read_database = database
 
     # Facts in
 

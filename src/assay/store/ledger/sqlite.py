@@ -23,6 +23,7 @@ class SqliteDatabase(Database):
     errors = (sqlite3.Error,)
     mistakes = (sqlite3.IntegrityError, sqlite3.ProgrammingError)
     operational = sqlite3.OperationalError
+    schema = "main."
 
     def __init__(self, path: Path) -> None:
         try:
