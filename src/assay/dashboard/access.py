@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -72,6 +72,18 @@ class Visit(NamedTuple):
     query: QueryParams
     form: Mapping[str, str] = {}
     """Fields of an action's form."""
+
+    def page_number(self) -> int:
+        """Return `page`, from 1."""
+        number = self.query.get("page", "1")
+        if not number.isdecimal() or not 1 <= int(number) <= 10**6:
+            raise PageError(400, f"page={number}: expected a number from 1.")
+        return int(number)
+
+    def with_query(self, **changes: object) -> str:
+        """Return the address with other values in its query."""
+        query = {**self.query, **{key: str(value) for key, value in changes.items()}}
+        return f"{self.address.partition('?')[0]}?{urlencode(query)}"
 
 
 class Access:

@@ -17,6 +17,9 @@ from assay.base.errors import AssayError, ConfigError, StoreError
 from assay.dashboard.access import Reader, Visit, set_login
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError, render_page, static_file
+from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
+from assay.dashboard.pages.benchmarks import benchmark_page, benchmarks_page, result_page
+from assay.dashboard.pages.jobs import act_on_job, job_page, jobs_page
 from assay.dashboard.pages.login import login_page
 from assay.dashboard.pages.message import message_page
 from assay.dashboard.pages.now import now_page
@@ -29,9 +32,19 @@ Handler = Callable[[Dashboard, Visit], Page | Response]
 PAGES: Mapping[str, Handler] = {
     "/": now_page,
     "/runs": runs_page,
+    "/benchmarks": benchmarks_page,
+    "/benchmarks/{benchmark}": benchmark_page,
+    "/benchmarks/{benchmark}/{run_id}/{step}": result_page,
+    "/jobs": jobs_page,
+    "/jobs/{job_id}": job_page,
     "/runs/{run_id}": run_page_of,
+    "/runs/{run_id}/curve": curve_of_run,
+    "/runs/{run_id}/curve.csv": curve_csv,
+    "/runs/{run_id}/metrics": metrics_page,
 }
-ACTIONS: Mapping[str, Handler] = {}
+ACTIONS: Mapping[str, Handler] = {
+    **{f"/jobs/{{job_id}}/{verb}": act_on_job(verb) for verb in ("pause", "resume", "cancel")},
+}
 """Forms, which a POST sends; each returns where the reader goes then, as a `RedirectResponse`."""
 
 THREADS = 4
@@ -133,7 +146,9 @@ class _Pages:
                 return self._rendered(request, Reader(), login_page(_address_of(request)), {})
             made = handler(self._dashboard._replace(reader=reader), _visit(reader, request))
             if isinstance(made, Response):
-                return made
+                etag = made.headers.get("etag", "")
+                is_known = etag and request.headers.get("if-none-match") == etag
+                return Response(status_code=304, headers={"etag": etag}) if is_known else made
             return self._rendered(request, reader, made, self._dashboard.watch.versions(made.topics))
 
         return await self._in_thread(answer)

@@ -1,14 +1,22 @@
 """What every page gets: the home, the API's state, and what watches both."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from assay.base.clock import Clock
 from assay.dashboard.access import Access, Reader, visible_runs
+from assay.dashboard.background import Background
 from assay.dashboard.page import PageError
 from assay.dashboard.watch import Look, Watch
+from assay.reporting.documents.plan.plan_folder import OFFER_FILE
+from assay.serving.batches.batches import BatchRepository, BatchState
+from assay.serving.evals.runs import EvalRunRepository, EvalRunState
+from assay.serving.job import JobState
+from assay.serving.jobs import JobRepository
 from assay.serving.openai.app_state import AppState
+from assay.store.followed import followed_coverages, followed_programs
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.rebuild import fold_in
@@ -27,6 +35,7 @@ class Dashboard(NamedTuple):
     clock: Clock
     access: Access
     watch: Watch
+    background: Background
     reader: Reader = Reader()
     """Whose pages are made: the ledger shows this reader's runs only."""
 
@@ -34,7 +43,8 @@ class Dashboard(NamedTuple):
     def of(cls, home: Home, api: AppState) -> Self:
         """Return the dashboard of a home and its API."""
         access = Access(api.files.store, api.keys, api.clock)
-        return cls(home, api, api.clock, access, Watch(_looks(home, api.clock)))
+        background = Background()
+        return cls(home, api, api.clock, access, Watch(_looks(home, api, background)), background)
 
     @contextmanager
     def ledger(self, *run_ids: str) -> Iterator[Ledger]:
@@ -53,7 +63,7 @@ class Dashboard(NamedTuple):
             yield ledger
 
 
-def _looks(home: Home, clock: Clock) -> dict[str, Look]:
+def _looks(home: Home, api: AppState, background: Background) -> dict[str, Look]:
     """Return how each kind of topic is looked at."""
 
     def runs(_: str) -> object:
@@ -65,4 +75,49 @@ def _looks(home: Home, clock: Clock) -> dict[str, Look]:
         files = (path for pattern in _OF_A_RUN for path in sorted(home.run_dir(run_id).glob(pattern))[-64:])
         return [(file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
-    return {"runs": runs, "run": run, "minute": lambda _: int(clock.now_s() / 60)}
+    def campaigns(_: str) -> object:
+        files = home.campaigns.glob("*/decisions/*.json")
+        return home.campaign_names(), sorted((file.name, file.stat().st_mtime_ns) for file in files)
+
+    def jobs(_: str) -> object:
+        accepted = (repository.states(repository.open_ids()) for repository in (api.jobs, api.eval_runs, api.batches))
+        return [(resource_id, *_progress(api, state)) for states in accepted for resource_id, state in states]
+
+    return {
+        "jobs": jobs,
+        "job": lambda job_id: _progress(api, accepted_repository(api, job_id).state(job_id)),
+        "runs": runs,
+        "run": run,
+        "campaigns": campaigns,
+        "followed": lambda _: followed_files(home),
+        "computed": background.num_done,
+        "minute": lambda _: int(api.clock.now_s() / 60),
+    }
+
+
+def accepted_repository(api: AppState, resource_id: str) -> JobRepository | EvalRunRepository | BatchRepository:
+    """Return the repository of a job, an eval run or a batch by the form of its id."""
+    kind = resource_id.partition("-")[0]
+    return api.eval_runs if kind == "evalrun" else api.batches if kind == "batch" else api.jobs
+
+
+def _progress(api: AppState, state: JobState | EvalRunState | BatchState | None) -> tuple[object, ...]:
+    """Return what changes when something happens to a job, an eval run or a batch."""
+    if isinstance(state, JobState):
+        return state.status, len(state.entries), api.queue.status(state)
+    return () if state is None else (state.status, state.num_done)
+
+
+def followed_files(home: Home) -> tuple[tuple[str, int, int] | None, ...]:
+    """Return name, time and size of the files of all programs and coverage files; None for one that is missing."""
+    programs = [(item.file, item.folder / OFFER_FILE, item.notes) for item in followed_programs(home)]
+    coverages = [(item.file, *item.suites) for item in followed_coverages(home)]
+    return tuple(modified(file) for files in (*programs, *coverages) for file in files if file is not None)
+
+
+def modified(file: Path) -> tuple[str, int, int] | None:
+    """Return the path of a file, when it was changed, and its size; None if it does not exist."""
+    with suppress(OSError):
+        found = file.stat()
+        return str(file), found.st_mtime_ns, found.st_size
+    return None

@@ -1,0 +1,426 @@
+"""What the API accepted: fine-tuning jobs, eval runs and batches, with their queue, events and actions.
+
+All values are those of the API's own objects, so a page and a client cannot disagree.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from starlette.responses import RedirectResponse
+
+from assay.base.units import age_text
+from assay.dashboard.access import Reader, Visit
+from assay.dashboard.dashboard import Dashboard, accepted_repository
+from assay.dashboard.page import Action, Filter, Page, PageError
+from assay.reporting.document import (
+    Cell,
+    Document,
+    Fact,
+    FactList,
+    Paragraph,
+    Section,
+    Table,
+    TitledTable,
+    Tone,
+    Verdict,
+    name,
+    number,
+)
+from assay.reporting.values import minute_text, one_line
+from assay.serving.api_error import ApiError
+from assay.serving.batches.batches import BatchState
+from assay.serving.evals.runs import EvalRunState
+from assay.serving.job import JobState, event_cursor, newest_events
+from assay.serving.openai.app_state import DEFAULT_PROJECT, AppState
+from assay.serving.openai.evals.objects import run_object
+from assay.serving.openai.objects import batch_object, checkpoint_object, event_object, job_object
+
+PER_PAGE = 100
+KINDS = {"ftjob": "fine-tuning", "evalrun": "eval", "batch": "batch"}
+TONES: Mapping[str, Tone] = {
+    "failed": "bad", "expired": "bad", "succeeded": "good", "completed": "good", "cancelled": "ended",
+    "canceled": "ended", "running": "ended", "in_progress": "ended", "finalizing": "ended",
+}  # fmt: skip
+"""By status; all others wait for something."""
+STATUSES = ("validating_files", "queued", "running", "pausing", "paused", "in_progress", "validating", "finalizing",
+            "cancelling", "succeeded", "completed", "failed", "expired", "cancelled", "canceled")  # fmt: skip
+
+
+class Accepted(NamedTuple):
+    """A job, an eval run or a batch as the API shows it."""
+
+    project: str
+    shape: Mapping[str, Any]
+
+    @property
+    def resource_id(self) -> str:
+        return str(self.shape["id"])
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.resource_id.partition("-")[0]]
+
+    @property
+    def status(self) -> str:
+        return str(self.shape["status"])
+
+    @property
+    def queue(self) -> Mapping[str, Any]:
+        """Place and reason; empty for what does not wait."""
+        return self.shape["x_assay"].get("queue") or {}
+
+    def content(self) -> str:
+        """Return what is done with which model."""
+        if (method := self.shape.get("method")) is not None:
+            return f"{method['type']} of {self.shape['model']}"
+        return (
+            f"{self.shape.get('endpoint') or self.shape.get('name')}, {self.shape['model'] or 'recorded completions'}"
+        )
+
+    def progress(self) -> str:
+        """Return how much is done of how much."""
+        ours = self.shape["x_assay"]
+        if "committed_step" in ours:
+            return f"step {ours['committed_step']:,}/{ours['total_steps']:,}" if ours["total_steps"] else ""
+        counts = self.shape.get("request_counts") or self.shape["result_counts"]
+        done = sum(count for key, count in counts.items() if key != "total")
+        return f"{done:,}/{counts['total']:,}" if counts["total"] else ""
+
+    def reason(self, reader: Reader) -> str:
+        """Return the one reason why it waits. Jobs of other projects are not named."""
+        words = str(self.queue.get("blocked_by") or self.shape["x_assay"].get("blocked_by") or "")
+        is_others = self.queue.get("code") == "turn" and f" of project {reader.project} " not in words
+        return "a job of another project is launched before it" if is_others and not reader.sees_all else words
+
+    def row_of_queue(self) -> tuple[int, str]:
+        """Return what sorts the queue."""
+        return self.queue["position"] or 1 << 30, self.resource_id
+
+
+def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
+    """Return the queue, and the list of all that was accepted, newest first."""
+    api, reader = dashboard.api, visit.reader
+    kind, status, project = _filters_of(visit)
+    page_number = visit.page_number()
+    found = _newest(api, _projects(api, reader, project), kind)
+    matching = (accepted for accepted in found if status in ("", accepted.status))
+    shown = list(islice(matching, (page_number - 1) * PER_PAGE, page_number * PER_PAGE + 1))
+    now_s = dashboard.clock.now_s()
+    waiting = [line for line in _open_jobs(api, _projects(api, reader, project)) if line.queue]
+    blocks = [TitledTable("", "", _table(shown[:PER_PAGE], reader, now_s))] if shown else [_nothing(dashboard, visit)]
+    links = [(visit.with_query(page=page_number + 1), "older")] if len(shown) > PER_PAGE else []
+    return Page(
+        document=Document(
+            title="Jobs",
+            kind="jobs",
+            subtitle="what the API accepted, newest first",
+            sections=[
+                *([Section("Queue", [_queue(waiting, reader)])] if waiting and not (kind or status) else []),
+                Section("All jobs, evals and batches" if waiting else "", blocks),
+            ],
+            footer="The same as JSON: GET /v1/fine_tuning/jobs, /v1/evals/ID/runs and /v1/batches",
+            links=links,
+        ),
+        area="Jobs",
+        topics=("jobs", "minute"),
+        filters=[
+            Filter("kind", "Kind", kind, [("", "any"), *((name, name) for name in KINDS.values())]),
+            Filter("status", "Status", status, [("", "any"), *((value, value) for value in STATUSES)]),
+            *([Filter("project", "Project", project)] if reader.sees_all else []),
+        ],
+    )
+
+
+def job_page(dashboard: Dashboard, visit: Visit) -> Page:
+    """Return a job with its events, or an eval run or batch with its results."""
+    api, reader = dashboard.api, visit.reader
+    accepted = _accepted(api, reader, visit.path["job_id"])
+    if accepted is None:
+        raise PageError(404, f"no job '{visit.path['job_id']}' in this project.")
+    state = api.jobs.state(accepted.resource_id)
+    return Page(
+        document=Document(
+            title=accepted.resource_id,
+            kind=accepted.kind,
+            subtitle=f"project {accepted.project}",
+            verdict=_verdict(accepted, reader),
+            tiles=_tiles(accepted),
+            sections=_results(accepted) if state is None else _sections(api, state, accepted, visit),
+        ),
+        area="Jobs",
+        topics=(f"job:{accepted.resource_id}",),
+        actions=[] if accepted.status in ("succeeded", "completed", "failed", "expired") else _actions(accepted),
+    )
+
+
+def act_on_job(verb: str) -> Callable[[Dashboard, Visit], RedirectResponse]:
+    """Return the action that pauses, resumes or cancels what an address names."""
+
+    def act(dashboard: Dashboard, visit: Visit) -> RedirectResponse:
+        api, job_id = dashboard.api, visit.path["job_id"]
+        accepted = _accepted(api, visit.reader, job_id)
+        acts: dict[str, Callable[[str], object]] = {"cancel": accepted_repository(api, job_id).cancel}
+        if accepted is not None and accepted.kind == KINDS["ftjob"]:
+            acts |= {"pause": api.jobs.pause, "resume": lambda job_id: api.jobs.resume(job_id, _budget(visit))}
+        if accepted is None or verb not in acts:
+            raise PageError(404, f"no job '{job_id}' in this project that can {verb}.")
+        try:
+            acts[verb](job_id)
+        except ApiError as error:
+            raise PageError(error.status, error.message) from error
+        return RedirectResponse(f"/jobs/{quote(job_id, safe='')}", 303)
+
+    return act
+
+
+def _budget(visit: Visit) -> float | None:
+    text = visit.form.get("budget_device_hours", "").strip()
+    try:
+        budget = float(text) if text else None
+    except ValueError:
+        budget = -1.0
+    if budget is not None and not 0 < budget < float("inf"):
+        raise PageError(400, f"budget_device_hours={text}: expected a number of device-hours above 0.")
+    return budget
+
+
+def _accepted(api: AppState, reader: Reader, resource_id: str) -> Accepted | None:
+    """Return a resource that the reader sees, as the API shows it; None if there is none."""
+    if (ended := api.job_table.shape(resource_id)) is not None:
+        accepted = Accepted(str(ended["organization_id"]), ended)
+    else:
+        state = accepted_repository(api, resource_id).state(resource_id)
+        if state is None or state.is_deleted:
+            return None
+        accepted = Accepted(state.created.project, _shape(api, state))
+    return accepted if reader.sees_all or accepted.project == reader.project else None
+
+
+def _shape(api: AppState, state: JobState | EvalRunState | BatchState) -> Mapping[str, Any]:
+    if isinstance(state, JobState):
+        return job_object(state, api.queue.status(state))
+    if isinstance(state, BatchState):
+        return batch_object(state, api.queue.spent_reason)
+    return run_object(state, "", api.queue.spent_reason)
+
+
+def _projects(api: AppState, reader: Reader, wanted: str) -> list[str]:
+    """Return the projects of which the reader sees jobs."""
+    if not reader.sees_all:
+        return [reader.project]
+    return [wanted] if wanted else sorted({DEFAULT_PROJECT, *api.projects.ids()})
+
+
+def _newest(api: AppState, projects: list[str], kind: str) -> Iterator[Accepted]:
+    """Yield what was accepted, newest first; logs are read one at a time."""
+    ids = [
+        accepted_repository(api, f"{id_kind}-").newest(project)
+        for id_kind, word in KINDS.items()
+        for project in projects
+        if kind in ("", word)
+    ]
+    everyone = Reader()
+    for resource_id in merge(*ids, key=lambda resource_id: resource_id.partition("-")[2], reverse=True):
+        if (accepted := _accepted(api, everyone, resource_id)) is not None:
+            yield accepted
+
+
+def _open_jobs(api: AppState, projects: list[str]) -> Iterator[Accepted]:
+    for _, state in api.jobs.states(api.jobs.open_ids()):
+        if state.created.project in projects:
+            yield Accepted(state.created.project, _shape(api, state))
+
+
+def _filters_of(visit: Visit) -> tuple[str, str, str]:
+    kind, status, project = (visit.query.get(key, "") for key in ("kind", "status", "project"))
+    for key, value, known in (("kind", kind, KINDS.values()), ("status", status, STATUSES)):
+        if value and value not in known:
+            raise PageError(400, f"{key}={value}: expected one of {', '.join(known)}.")
+    if project and (not visit.reader.sees_all or "/" in project):
+        raise PageError(400, f"project={one_line(project)}: expected a project that this login may see.")
+    return kind, status, project
+
+
+def _link(accepted: Accepted) -> Cell:
+    return Cell(accepted.resource_id, link=f"/jobs/{quote(accepted.resource_id, safe='')}")
+
+
+def _status(accepted: Accepted) -> Cell:
+    return Cell(accepted.status.replace("_", " "), TONES.get(accepted.status, "open"))
+
+
+def _hours(accepted: Accepted) -> str:
+    return f"{accepted.shape['x_assay']['charged_device_hours']:.4f}"
+
+
+def _queue(waiting: list[Accepted], reader: Reader) -> TitledTable:
+    return TitledTable.of(
+        "",
+        "Jobs that wait, in the order in which they are launched.",
+        sorted(waiting, key=Accepted.row_of_queue)[:PER_PAGE],
+        (name("job"), _link),
+        (number("place"), lambda line: str(line.queue["position"] or "")),
+        (name("project"), lambda line: line.project),
+        ("waits because", lambda line: line.reason(reader)),
+        (number("finish (UTC)"), lambda line: _time(line.shape.get("estimated_finish"))),
+    )
+
+
+def _table(lines: list[Accepted], reader: Reader, now_s: float) -> Table:
+    return Table.of(
+        lines,
+        (name("id"), _link),
+        (name("kind"), lambda line: line.kind),
+        (name("project"), lambda line: line.project if reader.sees_all else ""),
+        (name("status"), _status),
+        ("content", lambda line: one_line(line.content())),
+        (number("progress"), Accepted.progress),
+        (number("device-hours"), _hours),
+        (number("created (UTC)"), lambda line: _time(line.shape["created_at"])),
+        (number("age"), lambda line: age_text(now_s - line.shape["created_at"])),
+        ("error", lambda line: _error(line.shape)),
+    ).without_empty_columns()
+
+
+def _nothing(dashboard: Dashboard, visit: Visit) -> Paragraph:
+    if visit.query:
+        return Paragraph("Nothing matches.")
+    return Paragraph(
+        f"The API of {dashboard.home.folder} has accepted nothing yet. Point a client of OpenAI's API at /v1 of this "
+        "server; 'assay serve worker' executes what it sends."
+    )
+
+
+def _time(at_s: float | None) -> str:
+    return "" if at_s is None else minute_text(at_s)
+
+
+def _error(shape: Mapping[str, Any]) -> str:
+    if (error := shape.get("error")) is not None:
+        return one_line(error["message"])
+    faults = (shape.get("errors") or {}).get("data", [])
+    return "; ".join(one_line(fault["message"]) for fault in faults[:3])
+
+
+def _verdict(accepted: Accepted, reader: Reader) -> Verdict:
+    place = accepted.queue.get("position")
+    parts = [
+        _error(accepted.shape),
+        f"place {place} of {accepted.queue['waiting']}" if place else "",
+        accepted.reason(reader),
+        accepted.progress(),
+    ]
+    sentence = "; ".join(part for part in parts if part) or accepted.content()
+    return Verdict(
+        TONES.get(accepted.status, "open"),
+        accepted.status.replace("_", " "),
+        f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.",
+    )
+
+
+def _tiles(accepted: Accepted) -> list[Fact]:
+    shape, ours = accepted.shape, accepted.shape["x_assay"]
+    budget = ours.get("budget_device_hours")
+    facts = [
+        Fact("content", one_line(accepted.content())),
+        Fact("device-hours", _hours(accepted), f"of {budget:.4g}" if budget else ""),
+        Fact("created (UTC)", _time(shape["created_at"])),
+    ]
+    if finish := shape.get("estimated_finish"):
+        facts.append(Fact("expected finish (UTC)", _time(finish), one_line(ours.get("estimate") or "")))
+    if finished := shape.get("finished_at") or shape.get("completed_at") or ours.get("finished_at"):
+        facts.append(Fact("finished (UTC)", _time(finished)))
+    return facts
+
+
+def _sections(api: AppState, state: JobState, accepted: Accepted, visit: Visit) -> list[Section]:
+    shape, ours = accepted.shape, accepted.shape["x_assay"]
+    method = shape["method"]
+    facts = [
+        Fact("run", Cell(ours["run"], link=f"/runs/{quote(ours['run'], safe='')}") if ours["run"] else "not started"),
+        Fact("model", one_line(shape["fine_tuned_model"] or shape["model"])),
+        Fact("training file", shape["training_file"]),
+        Fact("validation file", shape["validation_file"] or "a part of the training file"),
+        Fact("seed", str(shape["seed"])),
+        *(Fact(key, str(value)) for key, value in method[method["type"]]["hyperparameters"].items()),
+        *(Fact(f"metadata: {one_line(key)}", one_line(value)) for key, value in (shape["metadata"] or {}).items()),
+    ]
+    events, older = _events(api, state, visit)
+    checkpoints = [checkpoint_object(state, checkpoint) for checkpoint in reversed(state.usable_checkpoints)]
+    table = Table.of(
+        events,
+        (number("at (UTC)"), lambda event: minute_text(event["created_at"])),
+        (name("level"), lambda event: Cell(event["level"], "bad" if event["level"] == "error" else None)),
+        ("message", lambda event: one_line(event["message"])),
+    )
+    return [
+        Section("Request", [FactList(facts)]),
+        Section("Events", [TitledTable("", "Newest first.", table), *older]),
+        Section(
+            "Checkpoints",
+            [
+                TitledTable.of(
+                    "",
+                    "",
+                    checkpoints[:PER_PAGE],
+                    (number("step"), lambda found: f"{found['step_number']:,}"),
+                    (name("model"), lambda found: found["fine_tuned_model_checkpoint"]),
+                    ("metrics", lambda found: _metrics(found["metrics"])),
+                )
+                if checkpoints
+                else Paragraph("None yet.")
+            ],
+        ),
+    ]
+
+
+def _events(api: AppState, state: JobState, visit: Visit) -> tuple[list[dict[str, Any]], list[Paragraph]]:
+    """Return a page of events, and the link to older ones."""
+    after = visit.query.get("after")
+    cursor = None if after is None else event_cursor(state, after)
+    if after is not None and cursor is None:
+        raise PageError(400, f"after={after}: expected the id of an event of this job.")
+    found = list(islice(newest_events(state, api.jobs.log(state.created.job_id).entry, cursor), PER_PAGE + 1))
+    events = [event_object(event) for event in found[:PER_PAGE]]
+    if len(found) <= PER_PAGE:
+        return events, []
+    return events, [Paragraph(Cell("older events", link=visit.with_query(after=events[-1]["id"])))]
+
+
+def _metrics(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value:.4g}" for key, value in values.items() if key != "step")
+
+
+def _results(accepted: Accepted) -> list[Section]:
+    """Return counts of an eval run or a batch."""
+    shape = accepted.shape
+    if (criteria := shape.get("per_testing_criteria_results")) is not None:
+        table = TitledTable.of(
+            "",
+            "",
+            criteria,
+            (name("criterion"), lambda found: one_line(found["testing_criteria"])),
+            *((number(word), lambda found, word=word: f"{found[word]:,}") for word in ("passed", "failed", "errored")),
+        )
+        return [Section("Results", [table])]
+    facts = [
+        *(Fact(key, f"{count:,}") for key, count in shape["request_counts"].items()),
+        *(Fact(key.replace("_", " "), str(shape[key] or "none")) for key in ("input_file_id", "output_file_id")),
+    ]
+    return [Section("Requests", [FactList(facts)])]
+
+
+def _actions(accepted: Accepted) -> list[Action]:
+    address = f"/jobs/{quote(accepted.resource_id, safe='')}"
+    cancel = Action("Cancel", f"{address}/cancel", explanation="Final: what was committed stays.")
+    if accepted.status in ("cancelled", "canceled", "cancelling"):
+        return []
+    if accepted.kind != KINDS["ftjob"]:
+        return [cancel]
+    if accepted.status in ("paused", "pausing"):
+        budget = Filter("budget_device_hours", "New budget in device-hours (optional)", kind="number")
+        return [Action("Resume", f"{address}/resume", explanation="From the last commit.", fields=[budget]), cancel]
+    return [Action("Pause", f"{address}/pause", explanation="Commits first; resume at any time."), cancel]
