@@ -87,7 +87,9 @@ def offer(
     )
     report = build_offer_report(result, questions=not quick, report_progress=print_status)
     price = current_home().settings().planned_price()
-    pages = write_offer(report, out or Path("plans") / subject.name, price)
+    folder = out or Path("plans") / subject.name
+    pages = write_offer(report, folder, price)
+    _follow(subject.name, program, folder)
     if as_json:
         click.echo(result.offer.to_json())
     else:
@@ -215,9 +217,17 @@ def _read_status(
 ) -> "ProgramStatus":
     from assay.workflows.program_status import read_program_status
 
-    return read_program_status(
+    found = read_program_status(
         current_home(), program, folder, notes=notes, hour_s=hour_s, start_s=start_s, clock=SystemClock()
     )
+    _follow(found.forecast.program.name, program, folder, notes=notes, hour_s=hour_s, start_s=start_s)
+    return found
+
+
+def _follow(name: str, file: Path, folder: Path, **options: Any) -> None:
+    from assay.store.followed import FollowedProgram, follow_program
+
+    follow_program(current_home(), FollowedProgram(name=name, file=file, folder=folder, **options))
 
 
 def _rates(program: "Program", runs: str | None) -> "FailureRates | None":

@@ -6,6 +6,7 @@
       api/                 files and jobs of `assay serve`
       api.db               a table of those jobs, which may be deleted
       calibrations/        what forecasts of other world sizes follow from
+      followed/            programs and coverage files that the dashboard shows
       settings.yaml        prices, and who is told what happens (optional)
       ledger.db            the index over them, unless $ASSAY_LEDGER names another
 
@@ -37,6 +38,8 @@ API = "api"
 """What `assay serve` and `assay serve worker` keep: files, jobs, datasets."""
 CALIBRATIONS = "calibrations"
 """What `assay throughput` has measured."""
+FOLLOWED = "followed"
+"""Which programs and coverage files the dashboard shows."""
 CAMPAIGN_FILE = "campaign.json"
 """A campaign's declaration, in its folder."""
 PIPELINE_FILE = "pipeline.json"
@@ -71,8 +74,8 @@ class Home:
 
     def run_dir(self, run_id: str) -> Path:
         """Return the folder of a run or of results under such a name; it may not exist."""
-        if run_id in (CAMPAIGNS, API, CALIBRATIONS):
-            of = "the API" if run_id == API else f"all {run_id}"
+        if run_id in (CAMPAIGNS, API, CALIBRATIONS, FOLLOWED):
+            of = {API: "the API", FOLLOWED: "the dashboard"}.get(run_id, f"all {run_id}")
             raise ConfigError(f"'{run_id}' is the folder of {of}, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
 
@@ -192,6 +195,11 @@ class Home:
     def calibrations(self) -> Path:
         """Folder of calibrations; it may not exist."""
         return (self.folder / CALIBRATIONS).resolve()
+
+    @property
+    def followed(self) -> Path:
+        """Folder of the entries of `store.followed`; it may not exist."""
+        return (self.folder / FOLLOWED).resolve()
 
     @property
     def api(self) -> Path:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from assay.evals.config import Suite
     from assay.records.benchmark import BenchmarkResult
+    from assay.reporting.views.benchmark_items import Which
     from assay.scoring.grader_runner import Tools
     from assay.store.home import Home
     from assay.store.ledger.writer import LedgerWriter
@@ -40,7 +41,8 @@ NAME_A_LOG = "Name a samples_*.jsonl of lm-eval, or an .eval or .json log of ins
 _MODULES = {
     "run": ("assay.cli.eval.group", "Evaluate a model folder or an endpoint on a suite."),
     "work": ("assay.cli.eval.group", "Evaluate the commits of a run that its recipe selects."),
-    "history": ("assay.cli.eval.group", "Show a run's scores over its checkpoints."),
+    "history": ("assay.cli.eval.group", "Show scores over checkpoints, and which one is the best."),
+    "items": ("assay.cli.eval.group", "Show the items of a result: completions and scores."),
     "import": ("assay.cli.eval.group", "Import scores of lm-eval, inspect or OpenAI Evals."),
     "coverage": ("assay.cli.eval.group", "Show which failure modes the benchmarks would detect."),
     "predict": ("assay.cli.eval.predict", "Predict for the rows of a file."),
@@ -184,41 +186,37 @@ def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | No
 
 
 @eval_.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="[RUN]", required=False)
 @click.option("--benchmark", help="Show this benchmark only.")
 @json_option
-def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
-    """Show the scores of RUN over its checkpoints, benchmark by benchmark, with the best so far.
+def history(run_id: str | None, benchmark: str | None, as_json: bool) -> None:
+    """Show the scores of RUN over its checkpoints, benchmark by benchmark, with the best so far. Without RUN, show the
+    best of all checkpoints.
 
     The best of many checkpoints is biased upwards by the selection: decide on declared checkpoints, over seeds.
     """
     home = current_home()
-    if not home.has_results(run_id):
-        raise ConfigError(
-            f"no benchmark results of '{run_id}'. Create them with 'assay eval work {run_id} --suite FILE'."
-        )
-    from assay.reporting.documents.benchmarks import history_document
+    if run_id is not None and not home.has_results(run_id):
+        raise _no_results(run_id)
+    from assay.reporting.documents.benchmarks import history_document, matrix_document
     from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.benchmark_history import history_lines
+    from assay.reporting.views.benchmark_history import benchmark_matrix, history_lines
     from assay.reporting.views.view import json_list
     from assay.statistics.benchmark_history import benchmark_histories
 
     with writable_ledger(home) as ledger:
+        if run_id is None and not as_json:
+            matrix = benchmark_matrix(ledger, benchmark=benchmark)
+            print_document(matrix_document(matrix, shown=range(min(len(matrix.rows), 40))))
+            return
         known = ledger.benchmark_results()
-        results = [result for result in known if result.run_id == run_id]
-        if not results:
+        results = [result for result in known if run_id in (None, result.run_id)]
+        if not results and run_id is not None:
             named = sorted({result.run_id for result in known})
-            hint = f" There are results of {', '.join(named[:5])}." if named else ""
-            raise ConfigError(
-                f"no benchmark results of '{run_id}'.{hint} Create them with 'assay eval work {run_id} --suite FILE'."
-            )
-        device_s = ledger.evaluation_s(run_id)
-    histories = [
-        benchmark_history
-        for benchmark_history in benchmark_histories(results)
-        if benchmark in (None, benchmark_history.benchmark)
-    ]
-    if not histories:
+            raise _no_results(run_id, f" There are results of {', '.join(named[:5])}." if named else "")
+        device_s = 0.0 if run_id is None else ledger.evaluation_s(run_id)
+    histories = [found for found in benchmark_histories(results) if benchmark in (None, found.benchmark)]
+    if results and not histories:
         raise ConfigError(
             f"run '{run_id}' has no results of '{benchmark}'; it has results of "
             f"{', '.join(sorted({result.benchmark for result in results}))}."
@@ -227,7 +225,46 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
         click.echo(json_list(history_lines(histories)))
     else:
         print_document(history_document(histories, device_s=device_s))
-    _note_retired(home, run_id, results)
+    if run_id is not None:
+        _note_retired(home, run_id, results)
+
+
+def _no_results(run_id: str, hint: str = "") -> ConfigError:
+    return ConfigError(
+        f"no benchmark results of '{run_id}'.{hint} Create them with 'assay eval work {run_id} --suite FILE'."
+    )
+
+
+@eval_.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--benchmark", required=True, help="Name of the benchmark.")
+@click.option("--step", required=True, type=int, help="Optimizer step of the checkpoint.")
+@click.option(
+    "--show",
+    "which",
+    type=click.Choice(("all", "failed", "zero", "positive")),
+    default="all",
+    help="Show all items, those without a score, with score 0, or with a higher one.",
+)
+@json_option
+def items(run_id: str, benchmark: str, step: int, which: "Which", as_json: bool) -> None:
+    """Show the items of a benchmark result of RUN: completion and score of each.
+
+    If a checkpoint has results of several versions of the benchmark, the last one is shown.
+    """
+    from assay.reporting.documents.benchmark_items import result_document
+    from assay.reporting.terminal.document import print_document
+    from assay.reporting.views.benchmark_items import newest_result, result_items
+    from assay.reporting.views.view import json_list
+
+    home = current_home()
+    with writable_ledger(home) as ledger:
+        result = newest_result(ledger, run_id, benchmark, step)
+    found = result_items(home.run_dir(run_id), result, which)
+    if as_json:
+        click.echo(json_list(found))
+    else:
+        print_document(result_document(result, found, num_items=len(found)))
 
 
 def _note_retired(home: "Home", run_id: str, results: "Sequence[BenchmarkResult]") -> None:
@@ -325,6 +362,7 @@ def coverage(
     from assay.reporting.documents.benchmarks import coverage_document
     from assay.reporting.documents.render import write_file
     from assay.reporting.terminal.document import print_document
+    from assay.store.followed import FollowedCoverage, follow_coverage
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
     with writable_ledger(current_home()) as ledger:
@@ -334,6 +372,7 @@ def coverage(
             f"no benchmark results of '{run_id}'. Create them with 'assay eval work {run_id} --suite FILE'."
         )
     found = covered(config, read, results)
+    follow_coverage(current_home(), FollowedCoverage(file=coverage_file, suites=suites))
     if out is not None:
         write_file(out, found.to_json() + "\n")
     print_view(found, lambda coverage: print_document(coverage_document(coverage)), as_json=as_json)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from assay.base.units import number_of
 from assay.planning.explain import critical_chain
@@ -26,12 +27,24 @@ Ends = Mapping[str, tuple[float, float]]
 """Activity or gate -> (P50, P80) of its end, in hours."""
 
 
-def gantt(program: Program, plan: Plan, *, width: int = FULL, ends: Ends | None = None) -> str:
+class Actuals(NamedTuple):
+    """What has happened by now, in hours of the program."""
+
+    now_h: float
+    spans: Mapping[str, tuple[float, float]]
+    """Start and end of each activity and gate that has started; what continues ends now."""
+    verdicts: Mapping[str, str]
+    """Gate -> its last verdict."""
+
+
+def gantt(
+    program: Program, plan: Plan, *, width: int = FULL, ends: Ends | None = None, actuals: Actuals | None = None
+) -> str:
     """Plot activities by stage over the weeks, with a line from the P50 to the P80 of each end. The critical chain is
-    outlined."""
+    outlined. `actuals` are drawn as narrow bars over the plan, with the verdicts and a line at now."""
     chain, nodes = {step.name for step in critical_chain(program, plan)}, program.nodes()
     is_narrow = width <= NARROW
-    x = _time_scale(program, plan, width, ends)
+    x = _time_scale(program, plan, width, ends, actuals)
     bookings = _shown_bookings(program, x)
     rows, top = [], HEAD + LINE * len(bookings)
     y = float(top)
@@ -52,13 +65,17 @@ def gantt(program: Program, plan: Plan, *, width: int = FULL, ends: Ends | None 
             rows.append(_row(program, item, x, y + (height - ROW) / 2, is_critical=item.name in chain))
             if ends is not None and item.name in ends:
                 rows.append(_end_range(program, ends[item.name], x, y + height / 2))
+            if actuals is not None:
+                rows.append(_actual(program, actuals, item, x, y + height / 2))
             y += height
     frame = _weeks(x, y) + _bookings(program, x, y) + _deadline(program, x, y)
+    if actuals is not None and actuals.now_h >= 0:
+        rows.append(_now(program, actuals.now_h, x, y))
     label = f"Schedule of {program.title}: decision on day {plan.decision_day()}"
     return svg_root(frame, *rows, width=width, height=y + 22, label=label)
 
 
-def _time_scale(program: Program, plan: Plan, width: int, ends: Ends | None) -> Scale:
+def _time_scale(program: Program, plan: Plan, width: int, ends: Ends | None, actuals: Actuals | None = None) -> Scale:
     """Return the time axis, which all drawings of one plan share."""
     names = 30.0
     if width > NARROW:
@@ -66,6 +83,8 @@ def _time_scale(program: Program, plan: Plan, width: int, ends: Ends | None) -> 
         names = 8 + FONT_WIDTH * max(len(line) for title in titles for line in textwrap.wrap(title, LONGEST_LINE))
     last = max([program.calendar.hour_of(program.decision.by), *(item.end_h for item in plan.items)])
     last = max([last, *(math.ceil(late) for _, late in (ends or {}).values())])
+    if actuals is not None:
+        last = max([last, math.ceil(actuals.now_h), *(math.ceil(end) for _, end in actuals.spans.values())])
     return Scale(0, WEEK_H * -(-last // WEEK_H), names + 6, width - 10)
 
 
@@ -118,6 +137,27 @@ def _end_range(program: Program, quantiles: tuple[float, float], x: Scale, y: fl
     line = tag("line", title(tooltip), x1=x(middle), x2=x(late), y1=y, y2=y, class_="line end-range")
     cap = tag("line", x1=x(late), x2=x(late), y1=y - 4, y2=y + 4, class_="line end-range")
     return line + cap + dot(x(middle), y, "end-range", r=3, tooltip=tooltip)
+
+
+def _actual(program: Program, actuals: Actuals, item: Planned, x: Scale, y: float) -> str:
+    """Return the actual bar of an activity, with the verdict of a gate."""
+    if item.name not in actuals.spans:
+        return ""
+    start_h, end_h = actuals.spans[item.name]
+    dates = (program.calendar.day_text(hour, begins=begins) for hour, begins in ((start_h, True), (end_h, False)))
+    verdict = actuals.verdicts.get(item.name, "")
+    tooltip = title(f"{program.nodes()[item.name].title}: {' to '.join(dates)}{f'; {verdict}' * bool(verdict)}")
+    bar = tag(
+        "rect", tooltip, x=x(start_h), y=y - 2, width=max(2.0, x(end_h) - x(start_h)), height=4, class_="bar actual"
+    )
+    at, anchor = (x(end_h) + 5, "start") if x(end_h) + 60 < x.end else (x(start_h) - 5, "end")
+    return bar + (text(verdict, at, y + 4, class_="tick strong", text_anchor=anchor) if verdict else "")
+
+
+def _now(program: Program, now_h: float, x: Scale, bottom: float) -> str:
+    label = f"now: {program.calendar.day_text(now_h, begins=True)}"
+    line = tag("line", title(label), x1=x(now_h), x2=x(now_h), y1=HEAD - 6, y2=bottom, class_="now-line")
+    return line + text("now", x(now_h), bottom + 16, class_="tick strong", text_anchor="middle")
 
 
 def _row(program: Program, item: Planned, x: Scale, y: float, *, is_critical: bool) -> str:

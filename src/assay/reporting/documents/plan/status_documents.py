@@ -23,6 +23,7 @@ from assay.planning.simulation.forecast import (
 )
 from assay.planning.simulation.recommended_action import RecommendedAction, left_to_do, recommended_action
 from assay.records.decision import Decision
+from assay.reporting.charts.plan_figures import Actuals, gantt
 from assay.reporting.charts.risk_figures import BudgetSeries, budget_figure
 from assay.reporting.document import (
     Block,
@@ -31,6 +32,7 @@ from assay.reporting.document import (
     Document,
     Fact,
     FactList,
+    Figure,
     Listing,
     Paragraph,
     Section,
@@ -38,6 +40,7 @@ from assay.reporting.document import (
     TitledTable,
     Tone,
     Verdict,
+    figure,
     number,
     worst,
 )
@@ -74,7 +77,7 @@ def weekly_status(
     """Return progress, forecast, delays and alarms, from the notes and the ledger; with `earlier`, also the changes
     since that status."""
     program, late = found.program, delays(found)
-    to_act = [*_delays(program, late), _alarms(found, late), *_limits(found, notes)]
+    to_act = [*_delays(found, late), _alarms(found, late), *_limits(found, notes)]
     return Document(
         name="weekly-status",
         title=f"Status: {program.title}",
@@ -85,6 +88,7 @@ def weekly_status(
         sections=[
             Section("What to act on", to_act),
             Section(*_changes(found, offer, earlier)),
+            Section("Schedule and what happened", [_schedule(found)], pages_only=True),
             Section("Next two weeks", [_next(found)]),
             Section("Forecast at completion", [outcome_table(found.outcome, price)]),
             Section("Device-hours", [_burn_down(found, spends), *_hours_tables(found)], pages_only=True),
@@ -191,7 +195,55 @@ def _tiles(found: ProgramEstimate, offer: Offer, price: HourPrice | None) -> lis
     ]
 
 
-def _delays(program: Program, late: Sequence[Delay]) -> Iterator[Block]:
+def _schedule(found: ProgramEstimate) -> Figure:
+    """Return the planned schedule with what happened drawn over it."""
+    program, plan, calendar = found.program, found.plan, found.program.calendar
+    activities, verdicts = found.progress.activities, found.progress.verdicts
+    nodes, spans, ends = program.nodes(), dict[str, tuple[float, float]](), dict[str, tuple[float, float]]()
+    rows = []
+    for item in plan.items:
+        actual, began, ended = activities.get(item.name), "—", "—"
+        if actual is not None:
+            start_h = float(calendar.hour_of(actual.started))
+            end_h = found.now_h if actual.ended is None else float(calendar.hour_of(actual.ended))
+            spans[item.name] = (start_h, max(start_h, end_h))
+            began = calendar.date_text(start_h, begins=True)
+            ended = "in progress" if actual.ended is None else calendar.date_text(end_h)
+        _, hours = found.outcome.span_h(item.name)
+        expected = "—"
+        if (actual is None or actual.ended is None) and hours.size:
+            middle, late = np.quantile(hours, (0.5, 0.8)).tolist()
+            ends[item.name] = (middle, late)
+            expected = calendar.date_text(middle)
+        planned = calendar.date_text(item.start_h, begins=True), calendar.date_text(item.end_h)
+        rows.append(
+            (nodes[item.name].title, *planned, began, ended, expected, ", then ".join(verdicts.get(item.name, ())))
+        )
+    actuals = Actuals(found.now_h, spans, {name: looks[-1] for name, looks in verdicts.items() if looks})
+    dates = (Column(name, "name") for name in ("begins, planned", "ends, planned", "began", "ended", "ends (P50)"))
+    return figure(
+        lambda width: gantt(program, plan, width=width, ends=ends, actuals=actuals),
+        title="Planned and actual",
+        caption="Wide bars: the plan. Narrow bars: what happened until now, which the vertical line marks. Dots and "
+        "lines: the P50 and P80 of each end that is still to come.",
+        legend=[("s3", "people"), ("s1", "runs"), ("s2", "gates"), ("actual", "actual"), ("end-range", "P50 to P80")],
+        table=Table(("what", *dates, "verdict"), rows),
+    )
+
+
+def _held_up(program: Program, progress: Progress, name: str) -> str:
+    """Return the titles of unstarted work that waits for an activity, gate or event."""
+    off = called_off(program, progress)
+    waiting = [
+        node.title
+        for other, node in program.nodes().items()
+        if other not in off and other not in progress.activities and name in {entry.name for entry in node.after}
+    ]
+    return ", ".join(waiting) or "—"
+
+
+def _delays(found: ProgramEstimate, late: Sequence[Delay]) -> Iterator[Block]:
+    program = found.program
     if late:
         date_text = program.calendar.date_text
         yield TitledTable.of(
@@ -205,6 +257,7 @@ def _delays(program: Program, late: Sequence[Delay]) -> Iterator[Block]:
             (Column("planned", "name"), lambda delay: date_text(delay.planned_h)),
             (Column("now (P50)", "name"), lambda delay: date_text(delay.expected_h)),
             (Column("P80", "name"), lambda delay: date_text(delay.late_h)),
+            ("holds up", lambda delay: _held_up(program, found.progress, delay.name)),
         )
 
 
