@@ -1,6 +1,6 @@
 """The table of campaigns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from assay.base.units import duration_text
 from assay.records.decision import Recommendation
@@ -13,11 +13,13 @@ from assay.reporting.views.statements import interval_words
 TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
 
 
-def campaigns_table(lines: Sequence[CampaignLine]) -> Table:
-    """Return a row for each candidate; before the first look only the campaign is shown."""
+def campaigns_table(
+    lines: Sequence[CampaignLine], *, address: Callable[[CampaignLine], str] = lambda line: ""
+) -> Table:
+    """Return a row for each candidate; before the first look only the campaign is shown. `address`: of the memo."""
     return Table.of(
         lines,
-        (name("campaign"), lambda line: line.campaign),
+        (name("campaign"), lambda line: Cell(line.campaign, link=address(line))),
         (name("candidate"), lambda line: line.candidate or ""),
         (name("decision"), _decision),
         (name("effect", drop_order=1), _effect),

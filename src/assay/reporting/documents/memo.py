@@ -7,6 +7,7 @@ Wrong answers lead, because every reader knows what they are; the unit that is d
 their records, which the page embeds so that it can be mailed.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -93,6 +94,10 @@ class Memo:
     """Device seconds of evaluation, not part of the budget."""
     records: Mapping[str, str] = field(default_factory=dict)
     """Record texts by path, embedded in the page so that it can be mailed."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of records by path, for a page that does not embed them."""
+    looks: Sequence[Decision] = ()
+    """The decisions at all looks, by candidate and look."""
 
     def runs(self) -> list[CampaignRun]:
         """Return every run behind the decisions, once."""
@@ -319,7 +324,7 @@ def _figures(memo: Memo) -> Iterator[Figure]:
     alike = [decision for decision in memo.decisions if decision.unit == first.unit]
     rows = [_forest_row(item.candidate, item.effect, item.recommendation) for item in alike]
     yield figure(
-        _forest(rows, unit=first.unit, label="Gain of each candidate", limit=first.least_effect),
+        _forest(rows, unit=first.unit, label="Gain of each candidate with its 95% interval", limit=first.least_effect),
         title="The gain",
         caption="What the candidate gains over the baseline on the primary benchmarks (of a loss, how much it "
         "falls), over seeds and items together, with its 95% interval. The dashed line is the smallest gain "
@@ -353,7 +358,7 @@ def _benchmarks_figure(memo: Memo, unit: str, *, caption: str) -> Figure:
             rows.append(_forest_row(effect.benchmark, estimate, note))
             cells.append((decision.candidate, *(cell(effect) for _, cell in _EFFECT_CELLS)))
     return figure(
-        _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),
+        _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit} with its 95% interval", limit=None),
         title=f"Benchmark by benchmark ({unit})",
         caption=caption,
         table=Table(("candidate", *(heading for heading, _ in _EFFECT_CELLS)), cells),
@@ -368,7 +373,7 @@ def _forest(rows: Sequence[ForestRow], *, unit: str, label: str, limit: float | 
     return lambda width: forest_plot(
         rows,
         width=width,
-        label=f"{label} with its 95% interval",
+        label=label,
         reference=0.0,
         limit=limit,
         x_label=f"gain over the baseline ({unit})",
@@ -392,6 +397,7 @@ def _candidate_section(memo: Memo, decision: Decision) -> Section:
         Listing([*statement_texts(decision.warnings), *statement_texts(decision.risks)], title="Risks"),
         Listing(dissent_texts(decision) or [_no_dissent(decision)], title="Dissent"),
         *(_gate_fold(memo, decision, gate) for gate in decision.gates),
+        *_looks_fold(memo, decision),
         _benchmarks_fold(decision),
         _runs_fold(memo, decision),
         _results_fold(memo, decision),
@@ -543,6 +549,59 @@ def _benchmarks_fold(decision: Decision) -> Fold:
     return Fold("Benchmarks.", blocks, note=note, is_open=True, anchor=f"{decision.candidate}-benchmarks")
 
 
+def _looks_fold(memo: Memo, decision: Decision) -> Iterator[Fold]:
+    """Yield the candidate's looks with the bounds of each, if the campaign has several."""
+    looks = [look for look in memo.looks if look.candidate == decision.candidate]
+    if len(looks) < 2 and decision.num_looks < 2:
+        return
+    rows = [
+        ForestRow(
+            f"{number_of(look.look.num_seeds, 'seed')}{'' if look.look.is_gate else ', unscheduled'}",
+            Estimate(value=look.effect.value, low=_bound(look, "gain"), high=_bound(look, "too small")),
+            look.recommendation,
+        )
+        for look in looks
+    ]
+    table = Table.of(
+        looks,
+        ("look", lambda look: _record(memo, decision_path(look), look_words(look))),
+        ("seeds", lambda look: str(look.look.num_seeds)),
+        ("gain", _gain),
+        ("required confidence", lambda look: f"{100 * look.look.level:.4g}%"),
+        ("lower bound at it", lambda look: _bound_text(look, "gain")),
+        ("upper bound (futility)", lambda look: _bound_text(look, "too small")),
+        ("sure that it is worth having", lambda look: chance_text(_clause_value(look, "worth") or 0.0)),
+        ("error spent by then", lambda look: f"{100 * look.look.spent_so_far:.3g}%"),
+        ("recommendation", lambda look: look.recommendation),
+    )
+    plot = figure(
+        _forest(rows, unit=decision.unit, label="Bounds of the gain at each look", limit=decision.least_effect),
+        title="Look by look",
+        caption="The left end of a bar is the lower bound at the confidence which that look requires: to scale it must "
+        "lie above 0. The right end is the upper bound that may show futility: below the dashed line, the smallest "
+        "gain worth having, the candidate is stopped.",
+        table=table,
+    )
+    note = f"{len(looks)} taken, {decision.num_looks} declared. All looks share one error."
+    yield Fold("Looks.", [plot], note=note, is_open=True, anchor=f"{decision.candidate}-looks")
+
+
+def _clause_value(decision: Decision, clause_type: str) -> float | None:
+    """Return the value of the rule's clause of a type."""
+    clauses = (clause for gate in decision.gates for clause in gate.clauses)
+    return next((clause.value for clause in clauses if clause.type == clause_type), None)
+
+
+def _bound(decision: Decision, clause_type: str) -> float | None:
+    value = _clause_value(decision, clause_type)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _bound_text(decision: Decision, clause_type: str) -> str:
+    value = _bound(decision, clause_type)
+    return "—" if value is None else effect_text(value, decision.unit)
+
+
 def _runs_fold(memo: Memo, decision: Decision) -> Fold:
     table = Table.of(
         decision.runs,
@@ -609,12 +668,13 @@ def record_paths(memo: Memo) -> list[str]:
             for effect in decision.effects
             for source in (*effect.baseline_results, *effect.candidate_results)
         ]
+    found += [decision_path(look) for look in memo.looks]
     return list(dict.fromkeys(found))
 
 
 def _record(memo: Memo, path: str, shown: str, tone: Tone | None = None) -> Text:
-    """Return a link to a record that the page embeds, or its name alone."""
-    return Cell(shown, tone, f"#{anchor_of(path)}" if path in memo.records else "")
+    """Return a link to a record that the page embeds or that has an address, or its name alone."""
+    return Cell(shown, tone, f"#{anchor_of(path)}" if path in memo.records else memo.addresses.get(path, ""))
 
 
 def home_of(campaign: str) -> str:

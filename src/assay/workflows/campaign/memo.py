@@ -14,7 +14,7 @@ from assay.reporting.documents.render import render_document
 from assay.reporting.views.pipeline import stage_runs
 from assay.store.attempts import saved_attempts
 from assay.store.settings import Money
-from assay.workflows.campaign.folder import OpenCampaign, newest_decisions
+from assay.workflows.campaign.folder import OpenCampaign, newest_decisions, recorded_decisions
 from assay.workflows.campaign.train import device_seconds_of
 
 MEMO_PAGE = "memo.html"
@@ -54,6 +54,7 @@ def read_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Memo:
         undecided=[name for name in names if name not in newest],
         stopped_by=stopped_by,
         budget_s=campaign.config.budget_device_hours * 3600.0,
+        looks=recorded_decisions(campaign.folder),
     )
     compared = {run.run_id for run in memo.runs()}
     held_s = _held_by_run(campaign, memo.runs())
