@@ -17,12 +17,15 @@ from assay.base.errors import AssayError, ConfigError, StoreError
 from assay.dashboard.access import Reader, Visit, set_login
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError, render_page, static_file
-from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
 from assay.dashboard.pages.benchmarks import benchmark_page, benchmarks_page, result_page
+from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
+from assay.dashboard.pages.cost import cost_csv, cost_page
+from assay.dashboard.pages.decisions import decision_page, decision_record, decisions_page
 from assay.dashboard.pages.jobs import act_on_job, job_page, jobs_page
 from assay.dashboard.pages.login import login_page
 from assay.dashboard.pages.message import message_page
 from assay.dashboard.pages.now import now_page
+from assay.dashboard.pages.programs import program_page, programs_page
 from assay.dashboard.pages.run import run_page_of
 from assay.dashboard.pages.runs import runs_page
 
@@ -35,8 +38,15 @@ PAGES: Mapping[str, Handler] = {
     "/benchmarks": benchmarks_page,
     "/benchmarks/{benchmark}": benchmark_page,
     "/benchmarks/{benchmark}/{run_id}/{step}": result_page,
+    "/cost": cost_page,
+    "/cost.csv": cost_csv,
+    "/decisions": decisions_page,
+    "/decisions/{campaign}": decision_page,
+    "/decisions/{campaign}/record": decision_record,
     "/jobs": jobs_page,
     "/jobs/{job_id}": job_page,
+    "/programs": programs_page,
+    "/programs/{name}": program_page,
     "/runs/{run_id}": run_page_of,
     "/runs/{run_id}/curve": curve_of_run,
     "/runs/{run_id}/curve.csv": curve_csv,

@@ -1,16 +1,23 @@
 """A page: a document with an address, filters, actions, and the topics whose changes it shows by itself."""
 
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Literal, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import Markup, escape
 
 from assay.base.errors import AssayError
-from assay.reporting.document import Document
+from assay.base.visible import written_out
+from assay.reporting.charts.plots import LineChart
+from assay.reporting.document import Chart, CurveLine, Document, Figure
 from assay.reporting.documents.render import contents_of, page_templates, stylesheet
 
 AREAS = (
@@ -24,6 +31,8 @@ AREAS = (
     ("Cost", "/cost"),
 )
 """The navigation: title and address."""
+
+_UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 STATIC_TYPES = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
 
@@ -44,7 +53,7 @@ class Filter(NamedTuple):
     value: str = ""
     choices: Sequence[tuple[str, str]] = ()
     """Value and label; empty for a field to type in."""
-    kind: Literal["text", "password", "number"] = "text"
+    kind: Literal["text", "password", "number", "date"] = "text"
 
 
 class Action(NamedTuple):
@@ -77,6 +86,8 @@ class Page:
     """The form with which a reader logs in."""
     has_curves: bool = False
     """Whether figures have a `source` from which a script draws them live."""
+    refresh_s: float = 2.0
+    """Least time between two fetches of the page by itself."""
     status: int = 200
     retry_s: float | None = None
     """The browser loads the page again after this time, also without scripts."""
@@ -127,4 +138,62 @@ def render_page(page: Page, *, address: str, versions: Mapping[str, int], reader
 def _templates() -> Environment:
     shared = page_templates()
     assert shared.loader is not None
-    return shared.overlay(loader=ChoiceLoader([PackageLoader("assay.dashboard"), shared.loader]))
+    templates = shared.overlay(loader=ChoiceLoader([PackageLoader("assay.dashboard"), shared.loader]))
+    templates.globals = {**shared.globals, "is_live": True}
+    ours = {"chart_of": chart_of, "with_times": with_times, "live_figure": live_figure, "downloads": downloads}
+    templates.filters = {**shared.filters, **ours}
+    return templates
+
+
+def chart_of(figure: Figure) -> Chart:
+    """Return the chart of a figure; a script shows the values of curves, so their drawing needs no text for it."""
+    is_curve = figure.lines and isinstance(figure.chart, LineChart)
+    return replace(figure.chart, has_probes=False) if is_curve else figure.chart
+
+
+def with_times(text: str) -> str:
+    """Return a text with elements around UTC times, in which a script shows them in the reader's zone, too."""
+    if isinstance(text, Markup) or not _UTC_TIME.search(text):
+        return text
+    escaped = str(escape(written_out(text)))
+    return Markup(_UTC_TIME.sub(r'<time datetime="\g<0>">\g<0></time>', escaped))
+
+
+def live_figure(figure: Figure) -> str:
+    """Return what the script that draws a curve figure needs, as JSON."""
+    chart = figure.chart
+    assert isinstance(chart, LineChart)
+    lines = [
+        {
+            "label": line.label,
+            "address": _curve_address(line, line.metric),
+            "divisor": _curve_address(line, line.divisor) if line.divisor else None,
+            "scale": line.scale,
+        }
+        for line in figure.lines
+    ]
+    facts = {
+        "title": figure.title,
+        "unit": chart.y_label,
+        "isZeroBased": chart.zero_based,
+        "hasDots": chart.dots,
+        "logRatio": chart.log_ratio if math.isfinite(chart.log_ratio) and not chart.zero_based else None,
+        "limits": [limit if math.isfinite(limit) else None for limit in chart.limits],
+        "lines": lines,
+    }
+    return json.dumps(facts)
+
+
+def downloads(figure: Figure) -> list[tuple[str, str]]:
+    """Return the metrics of a curve figure with the addresses of their points as CSV."""
+    pairs = {
+        (metric, _curve_address(line, metric, ".csv"))
+        for line in figure.lines
+        for metric in (line.metric, line.divisor)
+        if metric
+    }
+    return sorted(pairs)
+
+
+def _curve_address(line: CurveLine, metric: str, suffix: str = "") -> str:
+    return f"/runs/{quote(line.run_id, safe='')}/curve{suffix}?name={quote(metric, safe='')}"

@@ -40,8 +40,10 @@ from assay.records.symptoms import Symptoms
 from assay.records.throughput import GpuFacts, ThroughputCheck, ThroughputForecast
 from assay.records.triage_overview import TriageOverview
 from assay.reporting.views.benchmark_history import HistoryLine
+from assay.reporting.views.benchmark_items import ItemView
 from assay.reporting.views.check import CheckView
 from assay.reporting.views.comparison import ComparisonView
+from assay.reporting.views.cost import CostReport
 from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import CampaignLine, PowerView, ProxyView
@@ -49,7 +51,7 @@ from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_diff import RunDiffView
-from assay.reporting.views.run_list import RunLine
+from assay.reporting.views.run_list import ImportLine, RunLine
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`
@@ -75,6 +77,7 @@ class Printed(NamedTuple):
 
 PRINTED = (
     Printed("assay runs list", "a list, the newest run first", RunLine),
+    Printed("assay runs import", "a list", ImportLine),
     Printed("assay runs show, assay train", "one object; `train` prints it once the run is done", RunView),
     Printed("assay runs show PIPELINE, assay train PIPELINE", "one object", PipelineView),
     Printed("assay train --check", "one object", CheckView),
@@ -83,6 +86,7 @@ PRINTED = (
     Printed("assay runs audit", "one object", AuditReport),
     Printed("assay runs goodput RUN...", "one object", Goodput),
     Printed("assay runs goodput PROGRAM", "one object", ProgramGoodput),
+    Printed("assay runs goodput --by", "one object", CostReport),
     Printed("assay runs export", "one object", ExportedModel),
     Printed("assay decide compare", "a list, one object a candidate", ComparisonView),
     Printed("assay runs replay", "one object", ReplayReport),
@@ -103,6 +107,7 @@ PRINTED = (
     Printed("assay data diff", "one object", DatasetDiff),
     Printed("assay eval run, assay eval work, assay eval import", "one object a line", BenchmarkResult),
     Printed("assay eval history", "a list, benchmark by benchmark, each by step", HistoryLine),
+    Printed("assay eval items", "a list, by id", ItemView),
     Printed("assay eval coverage", "one object", Coverage),
     Printed("assay decide list", "a list, the newest campaign first", CampaignLine),
     Printed("assay decide run, assay decide show, assay decide again", "a list, one object a candidate", Decision),

@@ -54,9 +54,19 @@ class ChargedResources:
 
     def find(self, resource_id: str, project: str) -> ChargedResource | None:
         """Return the state of a resource if it belongs to `project`."""
+        return self.state(resource_id) if self.project(resource_id) == project else None
+
+    def state(self, resource_id: str) -> ChargedResource | None:
+        """Return the state of a resource; None if there is none with this id."""
+        repository = self._repositories.get(resource_id.partition("-")[0])
+        found: ChargedResource | None = None if repository is None else repository.state(resource_id)
+        return found
+
+    def project(self, resource_id: str) -> str:
+        """Return the project of a resource; empty if there is none with this id."""
         repository = self._repositories.get(resource_id.partition("-")[0])
         state = None if repository is None else repository.state(resource_id)
-        return state if state is not None and state.created.project == project else None
+        return "" if state is None else str(state.created.project)
 
 
 class DayCost(NamedTuple):

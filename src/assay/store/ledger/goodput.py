@@ -35,7 +35,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
         costs.append(cost_of(settings, all_attempts, seconds))
         evaluation_s += ledger.evaluation_s(run.run_id)
         running_s += sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in attempts)
-        interruptions += _interruptions(attempts, seconds, finished_by=_finished_by(entries))
+        interruptions += interruptions_of(attempts, seconds, finished_by=_finished_by(entries))
         num_commits += len(commits)
         num_commit_ranks += sum(commit.world_size for commit in commits)
         commit_device_s += sum(rank.seconds.get("checkpoint", 0.0) for rank in seconds)
@@ -71,9 +71,11 @@ def _finished_by(entries: Sequence[LogEntry]) -> int | None:
     return next((entry.attempt for entry in reversed(entries) if isinstance(entry, RunFinished)), None)
 
 
-def _interruptions(
+def interruptions_of(
     attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds], *, finished_by: int | None
 ) -> list[Interruption]:
+    """The early ends of ended attempts, up to the one that made the last step."""
+
     def spent_s(attempt: int, phase: Phase) -> float:
         return sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.attempt == attempt)
 

@@ -1,0 +1,116 @@
+"""The document of costs: device-hours and money by project, program, person or day."""
+
+from collections.abc import Callable
+
+from assay.base.clock import utc_text
+from assay.base.units import number_of, percent_text
+from assay.reporting.document import (
+    Block,
+    Cell,
+    Document,
+    Fact,
+    Paragraph,
+    Section,
+    Table,
+    TitledTable,
+    Verdict,
+    name,
+    number,
+)
+from assay.reporting.values import one_line
+from assay.reporting.views.cost import CostLine, CostReport
+from assay.store.settings import Money
+
+MAX_INTERRUPTIONS = 50
+WITHOUT = {"project": "none ('assay train')", "program": "none", "person": "unknown", "day": ""}
+
+
+def cost_document(report: CostReport, *, address: Callable[[str], str] = lambda run_id: "") -> Document:
+    """Return the sums, and what the interruptions cost. `address`: of a run's page."""
+    total = report.total
+    window = f"{report.since or 'the beginning'} to {report.until or 'now'}"
+    blocks: list[Block] = [TitledTable("", "", _lines(report))] if report.lines else [Paragraph("Nothing was held.")]
+    if report.num_open_attempts:
+        count = number_of(report.num_open_attempts, "attempt")
+        blocks.append(Paragraph(f"Not included: {count} without a recorded end."))
+    return Document(
+        title=f"Cost by {report.by}",
+        kind="cost",
+        subtitle=f"{window}, days in UTC",
+        verdict=_verdict(report) if report.lines else None,
+        tiles=[
+            Fact("training", _hours(total.held_device_hours), _money(total.cost, total.currency)),
+            Fact("useful", _hours(total.useful_device_hours), _share(total.useful_device_hours, total)),
+            Fact("lost", _hours(total.lost_device_hours), _share(total.lost_device_hours, total)),
+            Fact(
+                "evaluation",
+                _hours(total.evaluation_device_hours),
+                _money(total.evaluation_cost, total.currency) if total.evaluation_device_hours else "",
+            ),
+            Fact("waiting to restart", _hours(total.waiting_device_hours), "not held, so not paid"),
+        ],
+        sections=[
+            Section("", blocks),
+            *([Section("Interruptions", [_interruptions(report, address)])] if report.interruptions else []),
+        ],
+        footer="Training equals 'assay runs goodput'. Money: the prices in settings.yaml, as they are today.",
+    )
+
+
+def _verdict(report: CostReport) -> Verdict:
+    found, total = report.interruptions, report.total
+    costs = [interruption.cost for interruption in found]
+    known = [cost for cost in costs if cost is not None]
+    hours = _hours(sum(interruption.device_hours for interruption in found))
+    money = _money(sum(known), total.currency) if len(known) == len(costs) else ""
+    lost = f"{number_of(len(found), 'interruption')} cost {hours} device-hours{f' ({money})' if money else ''}"
+    useful = _share(total.useful_device_hours, total)
+    spent = f"{_hours(total.held_device_hours)} device-hours of training{f', {useful} useful' if useful else ''}"
+    return Verdict("ended", "spent", f"{spent}. {lost if found else 'No interruption'}.")
+
+
+def _lines(report: CostReport) -> Table:
+    def hours_of(field: str) -> Callable[[CostLine], str]:
+        return lambda line: _hours(getattr(line, f"{field}_device_hours"))
+
+    return Table.of(
+        report.lines,
+        (name(report.by), lambda line: one_line(line.name) or WITHOUT[report.by]),
+        (number("runs", drop_order=1), lambda line: f"{line.num_runs:,}"),
+        (number("device-hours"), hours_of("held")),
+        (number("useful"), hours_of("useful")),
+        (number("lost"), hours_of("lost")),
+        (number("other", drop_order=3), hours_of("other")),
+        (number("evaluation", drop_order=2), hours_of("evaluation")),
+        (number("waiting", drop_order=4), hours_of("waiting")),
+        (number("cost"), lambda line: _money(line.cost, line.currency)),
+    ).without_empty_columns()
+
+
+def _interruptions(report: CostReport, address: Callable[[str], str]) -> Block:
+    shown = report.interruptions[:MAX_INTERRUPTIONS]
+    more = len(report.interruptions) - len(shown)
+    rest = f" {more:,} more are left out." if more else ""
+    return TitledTable.of(
+        "",
+        f"Dearest first: what was lost, stalled or spent on the restart.{rest}",
+        shown,
+        (name("run"), lambda found: Cell(found.run_id, link=address(found.run_id))),
+        (number("attempt"), lambda found: str(found.attempt)),
+        (number("at (UTC)"), lambda found: utc_text(found.at_s)),
+        ("why", lambda found: one_line(found.why)),
+        (number("device-hours"), lambda found: _hours(found.device_hours)),
+        (number("cost"), lambda found: _money(found.cost, report.total.currency)),
+    )
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.4f}"
+
+
+def _share(hours: float, total: CostLine) -> str:
+    return percent_text(hours / total.held_device_hours) if total.held_device_hours else ""
+
+
+def _money(amount: float | None, currency: str) -> str:
+    return "" if amount is None or not currency else str(Money(amount, currency))
