@@ -59,6 +59,7 @@ EMPTY_HOME_COMMANDS = (
     "eval predict no no.csv",
     "eval chat no --prompt x",
     "runs sink no tensorboard:x",
+    "runs import no",
     "train join no",
     "train stop no",
     "runs show no",

@@ -167,6 +167,7 @@ WRONG = (
     ("eval predict ./ rows.csv --text words", "no exported model"),
     ("runs export RUN --step 2", "has no commit of step 2"),
     ("runs sink RUN nothing:x", "nothing"),
+    ("runs import rows.csv", "no runs of a known tool"),
     ("eval run nowhere --suite suite.yaml", "nowhere"),
     (
         "eval run nowhere --suite suite.yaml --endpoint http://127.0.0.1:9 --judge-model m",

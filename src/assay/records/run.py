@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from assay.base.errors import ConfigError
 from assay.base.names import Name
 from assay.records.failure import Failure
 from assay.records.node_environment import NodeEnvironment
@@ -21,6 +22,27 @@ SAFE_LEARNING_RATE = 1e-4
 
 DRILL_PREFIX = "drill-"
 """Prefix of recipe names of pilots in drills."""
+
+
+class ImportedFrom(Record):
+    """Where another tracker kept an imported run. Such a run has metrics, but no recipe, commits or attempts."""
+
+    tool: Literal["mlflow", "neptune", "tensorboard", "trackio", "wandb"]
+    source: str
+    """Absolute path of the folder or database that was read last."""
+    tool_run_id: str
+    """The run's id in that tool."""
+    name: str
+    """The run's name in that tool; the recipe's name is that of its experiment or project."""
+    status: RunStatus
+    """`unknown` if the tool recorded no end."""
+    tool_status: str = ""
+    """Status in the tool's words; empty if it has none."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    started_s: float | None = None
+    ended_s: float | None = None
+    left_out: tuple[str, ...] = ()
+    """Sentences on what the source holds and the import does not: damaged parts, values that are no numbers."""
 
 
 class ForkedFrom(Record):
@@ -60,6 +82,16 @@ class Run(Record):
     """Created by `assay train drill`. Reports on failures and time exclude it: its faults were planned."""
     folders: dict[str, str] = Field(default_factory=dict)
     """Recipe key -> SHA-256 of the weights and configuration in the checkpoint folder it names, at creation."""
+    imported: ImportedFrom | None = None
+    """Set for a run of another tracker: `recipe` then holds its name and parameters, `num_steps` its last step."""
+
+    def check_trained_here(self) -> None:
+        """Raise `ConfigError` for an imported run, which has no recipe, dataset, commits and receipts."""
+        if self.imported is not None:
+            raise ConfigError(
+                f"run '{self.run_id}' was imported from {self.imported.tool}: it has metrics and parameters, but no "
+                f"recipe, commits or receipts. 'assay runs show {self.run_id}' shows what it has."
+            )
 
 
 class Attempt(Record):

@@ -120,6 +120,7 @@ def recipe_of(run: Run) -> Recipe:
 
     Raises `ConfigError` if a key cannot be read by this version, or if the recipe was changed after the run began.
     """
+    run.check_trained_here()
     where = f"run '{run.run_id}': its recipe"
     recipe = stored(Recipe, run.recipe, where=where, wrote=run.code_version)
     found = recipe_sha256(run.recipe, run.dataset_fingerprint)

@@ -1,4 +1,4 @@
-"""`assay runs export`, `sink`: the model and the metrics of a run, for other tools."""
+"""`assay runs export`, `sink`, `import`: models and metrics, for other tools and from them."""
 
 import subprocess
 import sys
@@ -8,7 +8,18 @@ from typing import Literal
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.parameters import FOLDER, PATH, RUN, current_home, force_option, is_forced, json_option, run_and_step
+from assay.cli.parameters import (
+    FOLDER,
+    PATH,
+    RUN,
+    SOURCE_PATH,
+    current_home,
+    force_option,
+    is_forced,
+    json_option,
+    run_and_step,
+    writable_ledger,
+)
 
 
 @click.command()
@@ -90,3 +101,36 @@ def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
         sys.exit(max(process.wait() for process in running))
     num_points = follow(run, names[0], SystemClock(), until_ended=not once)
     click.echo(f"{names[0].kind}: {number_of(num_points, 'point')} sent to {names[0].where}")
+
+
+@click.command(name="import")
+@click.argument("source", type=SOURCE_PATH)
+@click.option(
+    "--from",
+    "tool",
+    type=click.Choice(["mlflow", "neptune", "tensorboard", "trackio", "wandb"]),
+    help="Tool that wrote SOURCE; by default found out from its files.",
+)
+@json_option
+def import_(source: Path, tool: str | None, as_json: bool) -> None:
+    """Import the runs of another tracker from SOURCE: their metrics, parameters, tags and status.
+
+    SOURCE is a folder of TensorBoard event files, MLflow's folder or SQLite file, a folder with offline runs of
+    W&B, a trackio project, or the data folder of neptune-exporter. It is only read, and its tool need not be
+    installed. When the command is started again, it adds only what is new. Damaged parts are left out and reported.
+    """
+    from assay.reporting.documents.run_list import imports_table
+    from assay.reporting.terminal.table import print_table
+    from assay.reporting.views.view import json_list
+    from assay.trackers.importers.folder import import_runs
+
+    home = current_home()
+    with writable_ledger(home) as ledger:
+        lines = list(import_runs(home, ledger, source, tool))
+    if as_json:
+        click.echo(json_list(lines))
+        return
+    print_table(imports_table(lines))
+    for line in lines:
+        for text in line.left_out:
+            click.secho(f"{line.run_id}: left out: {text}", err=True, fg="yellow")

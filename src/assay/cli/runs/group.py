@@ -14,6 +14,7 @@ _MODULES = {
     "rollout": ("assay.cli.runs.rollout", "Replay one rollout of a GRPO run and compare it bit for bit."),
     "export": ("assay.cli.runs.export", "Write the model of a run to a folder that other tools load."),
     "sink": ("assay.cli.runs.export", "Send a run's metrics to TensorBoard, MLflow or W&B."),
+    "import": ("assay.cli.runs.export", "Import runs of MLflow, TensorBoard, W&B, trackio or Neptune."),
     "tag": ("assay.cli.runs.list", "Add tags to a run, or remove them."),
     "note": ("assay.cli.runs.list", "Add a note to a run."),
     "delete": ("assay.cli.runs.list", "Delete runs and their commits."),
@@ -24,7 +25,7 @@ _MODULES = {
 
 @click.group(cls=CommandGroup, modules=_MODULES, default="list")
 def runs() -> None:
-    """List runs; show, compare, check, replay, export, annotate and delete them.
+    """List runs; show, compare, check, replay, export, import, annotate and delete them.
 
     Without a command: the list; 'assay runs list --help' has its filters.
     """

@@ -34,7 +34,7 @@ def show(run_id: str, as_json: bool) -> None:
         now_s = SystemClock().now_s()
         print_document(run_document(page, now_s=now_s))
         written = ledger.last_writes().get(view.run_id)
-        if written is not None and is_stale(Path(view.run_dir), view.status, written[0]):
+        if view.imported is None and written is not None and is_stale(Path(view.run_dir), view.status, written[0]):
             click.secho(stale_text(view.run_id, written, now_s), err=True, fg="yellow")
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 import yaml
 
 from assay.base.clock import utc_text
+from assay.base.config import dotted_leaves
 from assay.base.units import bytes_text, count_text, duration_text, number_of
 from assay.records.evaluation import AnyEvaluation, ClassifierMetrics
 from assay.records.launch import Launch
+from assay.records.run import ImportedFrom
 from assay.reporting.charts.run_figures import (
     curve_figures,
     life_figures,
@@ -46,6 +48,8 @@ SILENT_AFTER_S = 60.0
 """A running run without a sign of life for this long gets a hint."""
 MAX_PROBLEMS = 50
 """Problems of an audit that are listed, by kind."""
+MAX_METRICS = 40
+"""Metrics of an imported run that are listed."""
 MAX_SAMPLE_WIDTH = 60
 """Characters of a completion in the table of samples."""
 
@@ -53,13 +57,14 @@ MAX_SAMPLE_WIDTH = 60
 def run_document(page: RunPage, *, now_s: float) -> Document:
     """Return the document of a run."""
     run = page.view
+    facts = _progress(run, now_s) if run.imported is None else _imported_facts(run, run.imported)
     sections = [
-        Section("", [FactList(list(_progress(run, now_s)))]),
+        Section("", [FactList(list(facts))]),
         Section("Did it learn?", list(learning_blocks(page))),
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
         Section("Is every row accounted for?", list(_proof(run))),
-        Section("Where it comes from", list(_origin(run)), pages_only=True),
+        Section("Where it comes from", [] if run.imported else list(_origin(run)), pages_only=True),
         Section("What to do next", [Commands(next_commands(run))]),
     ]
     return Document(
@@ -79,13 +84,32 @@ def learning_blocks(page: RunPage) -> Iterator[Block]:
     """Yield what a run learned: its curves and, if it trained on rewards, sample completions."""
     if (reading := reward_reading(page.curves)) is not None:
         yield Paragraph(reading)
-    figures = list(curve_figures(page.curves))
+    figures = list(curve_figures(page.curves, page.view.run_id))
     if (rewards := rewards_table(figures)).rows:
         yield TitledTable("Beginning and end", "", rewards, pages_only=True)
     yield from (drawn for drawn in figures if not drawn.pages_only)
     if page.view.samples:
         yield from _samples(page.view.samples)
     yield from (drawn for drawn in figures if drawn.pages_only)
+    if page.view.imported is not None:
+        yield _metrics_of_tool(page.view)
+
+
+def _imported_facts(run: RunView, imported: ImportedFrom) -> Iterator[Fact]:
+    """Yield where an imported run comes from and what is missing of it."""
+    yield Fact("imported from", f"{imported.tool}, run {imported.tool_run_id}", imported.source)
+    yield Fact("named", imported.name, f"of {run.name}")
+    yield Fact("status there", imported.tool_status or "not recorded")
+    times = [utc_text(moment) for moment in (imported.started_s, imported.ended_s) if moment is not None]
+    yield Fact("time", " to ".join(times) or "not recorded")
+    yield Fact("last step", f"{run.step:,}")
+    for text in imported.left_out:
+        yield Fact("left out", Cell(text, "open"))
+    for key, value in dotted_leaves(run.recipe.get("params", {})):
+        yield Fact(key, f"{value}", "parameter")
+    for tag, text in imported.tags.items():
+        yield Fact(tag, text or "yes", f"tag of {imported.tool}")
+    yield from _note_facts(run)
 
 
 def progress_facts(run: RunView) -> Iterator[Fact]:
@@ -150,6 +174,10 @@ def _progress(run: RunView, now_s: float) -> Iterator[Fact]:
     if run.evaluation is not None and run.evaluation.num_leaking is None:
         unchecked = "validation rows were not checked for copies of training rows"
         yield Fact("leaks", Cell(unchecked, "open"), "'assay data split --check-leaks' does")
+    yield from _note_facts(run)
+
+
+def _note_facts(run: RunView) -> Iterator[Fact]:
     for note in run.notes:
         yield Fact("note", note.text, f"{note.by}, {utc_text(note.at_s)}")
 
@@ -193,6 +221,27 @@ def _samples(samples: Sequence[SampleView]) -> Iterator[Block]:
             texts = [("Prompt", sample.prompt), ("Completion", sample.completion)]
             codes = [Code(text, title) for title, text in texts if text is not None]
             yield Fold(title, codes, f"row {sample.row_id:,}, completion {sample.sample}", pages_only=True)
+
+
+def _metrics_of_tool(run: RunView) -> Block:
+    """Return the metrics of an imported run under the tool's names."""
+    shown = list(run.metrics.items())[:MAX_METRICS]
+    left = len(run.metrics) - len(shown)
+    return TitledTable.of(
+        "Metrics",
+        f"{left:,} more are in 'assay runs show {run.run_id} --json'." if left else "",
+        shown,
+        (name("metric"), lambda item: _cut(item[0])),
+        (number("points"), lambda item: f"{item[1].num_points:,}"),
+        *(
+            (number(key), lambda item, key=key: _metric_text(getattr(item[1], key)))
+            for key in ("last", "minimum", "maximum")
+        ),
+    )
+
+
+def _metric_text(value: float | None) -> str:
+    return "—" if value is None else f"{value:.6g}"
 
 
 def _reward_text(sample: SampleView) -> str:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from assay.base.names import shell_line
 from assay.base.units import count_text, duration_text, number_of, percent_text
 from assay.records.evaluation import metric_title
 from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
 from assay.reporting.document import Fact, Mark, Verdict, worst
-from assay.reporting.values import device_hours_text, interval_text, world_sizes_text
+from assay.reporting.values import STATUS_WORDS, device_hours_text, interval_text, world_sizes_text
 from assay.reporting.views.run import RunView
 
 VALIDATION = "validation_"
@@ -54,6 +55,13 @@ def model_mark(run: RunView) -> Mark:
 
 def run_verdict(run: RunView) -> Verdict:
     """Return the verdict on a run from its status, audit and warnings."""
+    if run.imported is not None:
+        there = run.imported.tool_status or "its status is not recorded"
+        sentence = (
+            f"The run was imported from {run.imported.tool} ({there}). It has metrics and parameters, but no recipe, "
+            "commits or receipts: nothing of it can be resumed, replayed or audited here."
+        )
+        return Verdict("open", "imported", sentence, ())
     marks = (rows_mark(run), model_mark(run))
     audit = run.audit
     if run.status == "failed":
@@ -82,6 +90,12 @@ def run_verdict(run: RunView) -> Verdict:
 
 def run_tiles(run: RunView) -> list[Fact]:
     """Return tiles for quality, rows, cost and attempts."""
+    if run.imported is not None:
+        num_points = sum(metric.num_points for metric in run.metrics.values())
+        return [
+            Fact("last step", f"{run.step:,}", f"status: {STATUS_WORDS.get(run.status) or run.status}"),
+            Fact("metrics", f"{len(run.metrics):,}", number_of(num_points, "point")),
+        ]
     device_s = run.held_s()
     useful = run.goodput
     commit = run.last_commit()
@@ -136,6 +150,9 @@ def _audit_text(run: RunView) -> str:
 
 def next_commands(run: RunView) -> list[tuple[str, str]]:
     """Return what to do next, with the command for it."""
+    if run.imported is not None:
+        again = shell_line("assay", "runs", "import", run.imported.source, "--from", run.imported.tool)
+        return [("add what is new", again), ("compare with another run", f"assay runs diff {run.run_id} OTHER")]
     commands = []
     kind = run.failure_kind
     if run.status in ("failed", "preempted", "gone"):

@@ -145,6 +145,7 @@ def _candidate(
     evaluations = [side.evaluation for side in sides if side.evaluation is not None]
     if len(evaluations) < 2:
         side = next(side for side in sides if side.evaluation is None)
+        ledger.run(side.run_id).check_trained_here()
         raise DataError(
             f"run {side.run_id} has not been evaluated: it is {side.status}"
             + (

@@ -35,7 +35,15 @@ from assay.statistics.warnings import (
 from assay.store.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits, run_status
-from assay.store.metrics.curves import events, last_sign_of_life_s, last_steps, metric_series, metric_summaries
+from assay.store.metrics.curves import (
+    Curve,
+    events,
+    last_sign_of_life_s,
+    last_steps,
+    metric_series,
+    metric_summaries,
+    outlined_series,
+)
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
@@ -43,8 +51,8 @@ NEWEST_EVENTS = 20
 NOTHING_LOST = 2**62
 """Committed step of an attempt without a recorded end: all of its work may be kept."""
 
-MOST_POINTS = 1_000_000
-"""More points than any metric has, so that a series is not thinned."""
+RECENT_STEPS = 50_000
+"""The speed of a longer run is that of its last steps."""
 
 DeviceSeconds = dict[Phase, float]
 
@@ -133,7 +141,7 @@ class MetricSummaryView(View):
 
 
 class SpeedView(View):
-    """Throughput of kept steps, over all ranks."""
+    """Throughput of kept steps, over all ranks; of a long run, in its last 50,000 steps."""
 
     steps_per_s: float
     rows_per_s: float | None
@@ -141,7 +149,7 @@ class SpeedView(View):
 
 
 class GpuUseView(View):
-    """Use of rank 0's GPU in kept steps."""
+    """Use of rank 0's GPU in kept steps; of a long run, in its last 50,000 steps."""
 
     model_flops_per_s: float
     """Without padding and recomputed activations; see docs/gpu.md."""
@@ -289,6 +297,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         is_finished=finished is not None,
         launch=launches[-1] if launches else None,
         last_seen_s=seen_s,
+        imported=run.imported,
     )
     return RunView.of(
         run,
@@ -297,7 +306,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         status=status,
         failure_kind=failure_kind(status, attempts),
         created=run.created_s,
-        step=intact[-1].step if intact else 0,
+        step=intact[-1].step if intact else run.num_steps if run.imported else 0,
         total_steps=finished.step if finished else run.num_steps,
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(attempt.world_size for attempt in attempts),
@@ -353,7 +362,7 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     """Return the metrics that the warning rules read."""
     names = [summary.name for summary in metric_summaries(ledger, run_id)]
     curves = {
-        name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
+        name: outlined_series(ledger, run_id, name)
         for name in names
         if name in ("loss", "gradient_norm", ONE_SCORE) or (FAILED in names and is_watched(name))
     }
@@ -417,7 +426,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
 
 def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
     seconds, rows, tokens = (
-        metric_series(ledger, run_id, name, max_points=MOST_POINTS).values for name in ("step_s", "rows", "tokens")
+        _recent(ledger, run_id, name).values for name in ("step_s", "rows", "tokens")
     )
     if not (spent_s := float(seconds.sum())) > 0:
         return None
@@ -427,13 +436,17 @@ def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
     return SpeedView(steps_per_s=len(seconds) / spent_s, rows_per_s=rows_per_s, tokens_per_s=tokens_per_s)
 
 
+def _recent(ledger: Ledger, run_id: str, name: str) -> Curve:
+    """Return the committed points of a metric in the last `RECENT_STEPS` steps."""
+    last_step = max(last_steps(ledger, run_id, name).values(), default=0)
+    return metric_series(ledger, run_id, name, x0=last_step - RECENT_STEPS, max_points=2 * RECENT_STEPS)
+
+
 def _gpu_use(ledger: Ledger, run_id: str, attempts: Sequence[Attempt]) -> GpuUseView | None:
-    step_s, flops, peaks, waits = (
-        metric_series(ledger, run_id, name, max_points=MOST_POINTS)
-        for name in ("step_s", "model_flops", "gpu_memory_peak_bytes", "host_waits")
-    )
+    step_s, flops, waits = (_recent(ledger, run_id, name) for name in ("step_s", "model_flops", "host_waits"))
     if not len(flops.values):
         return None
+    peaks = outlined_series(ledger, run_id, "gpu_memory_peak_bytes")
     spent_s = step_s.values[np.isin(step_s.steps, flops.steps)].sum()
     flops_per_s = float(flops.values.sum() / spent_s)
     processor = attempts[-1].processor

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.base.closest_key import closest_key
@@ -12,8 +12,8 @@ from assay.base.errors import ConfigError
 from assay.base.units import duration_text
 from assay.records.evaluation import AUC
 from assay.records.failure import FailureKind
-from assay.records.run import Attempt, Run, RunStatus
-from assay.reporting.views.view import UtcTime, View
+from assay.records.run import Attempt, ImportedFrom, Run, RunStatus
+from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
 
@@ -40,6 +40,8 @@ class RunHead(View):
     last_seen: UtcTime | None
     """For any rank."""
     tags: tuple[str, ...]
+    imported: Annotated[ImportedFrom, AsWritten] | None
+    """Set for a run of another tracker."""
 
     def status_text(self) -> str:
         """Return the status with the failure kind, such as `failed: disk full`."""
@@ -51,6 +53,24 @@ def failure_kind(status: RunStatus, attempts: Sequence[Attempt]) -> FailureKind 
     """Return the kind of the failure that ended the last attempt of a failed run."""
     failure = attempts[-1].failure if attempts and status == "failed" else None
     return failure.failure_kind if failure else None
+
+
+class ImportLine(View):
+    """An imported run."""
+
+    run_id: str
+    tool: str
+    """That wrote the source."""
+    tool_run_id: str
+    """In the tool, as `name`."""
+    name: str
+    status: RunStatus
+    num_points: int
+    """In the source."""
+    num_new: int
+    """Added by this import."""
+    left_out: tuple[str, ...]
+    """Contents of the source that cannot be imported."""
 
 
 class RunLine(RunHead):
@@ -134,7 +154,10 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             tags=run_annotations.tags if (run_annotations := annotations.get(summary.run.run_id)) else (),
             written=(last_write := writes.get(summary.run.run_id, NEVER_WRITTEN))[0],
             written_by=last_write[1],
-            is_stale=last_write[0] is not None and is_stale(Path(summary.run.run_dir), summary.status, last_write[0]),
+            is_stale=summary.run.imported is None
+            and last_write[0] is not None
+            and is_stale(Path(summary.run.run_dir), summary.status, last_write[0]),
+            imported=summary.run.imported,
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,

@@ -56,7 +56,8 @@ def live_runs(ledger: Ledger, *, now_s: float) -> list[RunPage]:
     recent = [
         summary.run.run_id
         for summary in run_summaries(ledger)
-        if summary.status in AT_WORK or (summary.status != "succeeded" and _is_recent(summary.attempts, now_s))
+        if summary.run.imported is None
+        and (summary.status in AT_WORK or (summary.status != "succeeded" and _is_recent(summary.attempts, now_s)))
     ]
     pages = [run_page(ledger, run_id, is_brief=True) for run_id in recent]  # which are up to date, and may differ
     unfinished = [page for page in pages if page.view.status != "succeeded"]

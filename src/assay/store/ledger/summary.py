@@ -7,7 +7,7 @@ from assay.base.clock import SystemClock
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AUC, ClassifierEvaluation, Metric, evaluation_from_json
 from assay.records.launch import Launch
-from assay.records.run import Attempt, Run, RunStatus
+from assay.records.run import Attempt, ImportedFrom, Run, RunStatus
 from assay.store.launches import process_state
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
@@ -50,12 +50,15 @@ def run_status(
     is_finished: bool,
     launch: Launch | None,
     last_seen_s: float | None,
+    imported: ImportedFrom | None = None,
 ) -> RunStatus:
     """How a run stands. `failed`: its last attempt died and no other was begun.
 
     `launch`: the last one on record. `last_seen_s`: when a rank was last heard of, since the epoch; before its
     first word the beginning of the run, and of an attempt, is what was heard.
     """
+    if imported is not None:
+        return imported.status
     if is_finished:
         return "succeeded"
     last = attempts[-1].outcome if attempts else "running"
@@ -112,8 +115,9 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
                 is_finished=run.run_id in finished,
                 launch=launches.get(run.run_id),
                 last_seen_s=last_seen_s.get(run.run_id),
+                imported=run.imported,
             ),
-            step=committed.get(run.run_id, 0),
+            step=committed.get(run.run_id, run.num_steps if run.imported else 0),
             total_steps=finished.get(run.run_id, run.num_steps),
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],

@@ -21,7 +21,7 @@ import os
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -41,6 +41,10 @@ Numbers = npt.NDArray[np.float64]
 _HEADER, _NAMES, _SCALARS, _PHASE, _EVENT, _SPAN = 1, 2, 3, 4, 5, 6
 _PREFIX = struct.Struct("<III")  # num_bytes, kind, id: what follows the CRC in every frame
 _PHASE_FRAME = struct.Struct("<IIId")
+_SERIES_FRAME = np.dtype(
+    [(name, "<u4") for name in ("crc", "size", "kind", "id")] + [("step", "<i8"), ("at_s", "<f8"), ("value", "<f8")]
+)
+"""A scalar frame of one metric."""
 _SMALLEST_FRAME, _LARGEST_FRAME = 16, 1 << 20
 _MAX_EVENT_CHARS = 32_000
 _BEGINNING_BYTES = 1 << 18
@@ -67,7 +71,7 @@ class SegmentWriter:
     def __init__(self, path: Path, *, run_id: str, attempt: int, rank: int, clock: Clock | None = None) -> None:
         self._path = path
         self._clock = clock or SystemClock()
-        self._packers: dict[tuple[str, ...], Callable[..., bytes]] = {}
+        self._packers: dict[tuple[str, ...], partial[bytes]] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -98,6 +102,17 @@ class SegmentWriter:
             raise TypeError(f"metrics must be numbers and the step an integer: {step!r}, {kinds}") from error
         self._append(frame)
 
+    def log_series(self, name: str, points: "Points") -> None:
+        """Record all points of one metric that was measured elsewhere, with their own times."""
+        pack = self._packers.get((name,)) or self._define((name,))
+        frames = np.zeros(len(points.steps), _SERIES_FRAME)
+        frames["size"], frames["kind"], frames["id"] = pack.args
+        frames["step"], frames["at_s"], frames["value"] = points
+        rows = frames.view(np.uint8).reshape(-1, _SERIES_FRAME.itemsize)[:, 4:]
+        bodies = np.ascontiguousarray(rows).view(f"V{_SERIES_FRAME.itemsize - 4}").ravel()
+        frames["crc"] = [zlib.crc32(body) for body in bodies.tolist()]
+        self._write(frames.tobytes())
+
     def phase(self, name: Phase) -> None:
         """Record that the device enters a phase."""
         self._append(_PHASE_FRAME.pack(24, _PHASE, PHASES.index(name), self._clock.monotonic_s()))
@@ -126,7 +141,7 @@ class SegmentWriter:
             os.close(self._fd)
             self._fd = -1
 
-    def _define(self, names: tuple[str, ...]) -> Callable[..., bytes]:
+    def _define(self, names: tuple[str, ...]) -> partial[bytes]:
         names_id = len(self._packers)
         layout = struct.Struct(f"<IIIqd{len(names)}d")
         pack = partial(layout.pack, layout.size + 4, _SCALARS, names_id)
@@ -135,15 +150,17 @@ class SegmentWriter:
         return pack
 
     def _append(self, body: bytes) -> None:
-        frame = zlib.crc32(body).to_bytes(4, "little") + body
+        self._write(zlib.crc32(body).to_bytes(4, "little") + body)
+
+    def _write(self, frames: bytes) -> None:
         try:
-            if (written := os.write(self._fd, frame)) < len(frame):
-                os.write(self._fd, frame[written:])  # raises what stopped the first write, e.g. ENOSPC
+            if (written := os.write(self._fd, frames)) < len(frames):
+                os.write(self._fd, frames[written:])  # raises what stopped the first write, e.g. ENOSPC
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._num_bytes)
             raise _write_error(self._path, error) from error
-        self._num_bytes += len(frame)
+        self._num_bytes += len(frames)
 
 
 class SegmentHeader(NamedTuple):
@@ -285,9 +302,15 @@ def _decode(data: bytes, after: Position) -> SegmentData:
         else:
             names[last_life, names_id] = tuple(value)
     logged: _Logged = {}
-    for (life, names_id), some in names.items():
-        of_life = frames[(frames["id"] == names_id) & (frames["kind"] == _SCALARS) & (lives == life)]
-        _collect_scalars(data, of_life["offset"], some, logged)
+    is_scalar = frames["kind"] == _SCALARS
+    scalars, lives = frames[is_scalar], lives[is_scalar]
+    # Sorted once: an imported run may have tens of thousands of names.
+    order = np.lexsort((scalars["id"], lives))
+    keys = np.stack([lives, scalars["id"]])[:, order]
+    starts = np.flatnonzero(np.r_[True, np.any(keys[:, 1:] != keys[:, :-1], axis=0)] if len(order) else [])
+    for (life, names_id), of_names in zip(keys[:, starts].T.tolist(), np.split(order, starts[1:]), strict=False):
+        if (life, names_id) in names:  # the definition may have been damaged
+            _collect_scalars(data, scalars["offset"][of_names], names[life, names_id], logged)
     defined = ((names_id, some) for (life, names_id), some in names.items() if life == last_life)
     return SegmentData(
         header=header,
@@ -374,8 +397,6 @@ def _next_frame(data: bytes, corrupt_from: int) -> int | None:
 
 def _collect_scalars(data: bytes, offsets: npt.NDArray[np.int64], names: tuple[str, ...], logged: _Logged) -> None:
     """Add the points of scalar frames at these offsets."""
-    if not len(offsets):
-        return
     body = _rows(data, offsets + 16, 16 + 8 * len(names))
     steps = body[:, :8].copy().view("<i8").ravel()
     at_s, *columns = body[:, 8:].copy().view("<f8").T.copy()
