@@ -1,13 +1,20 @@
-"""A run's benchmark scores over its checkpoints, and the best score so far.
+"""Benchmark scores over checkpoints, the best score so far, and whether the best one is luck.
 
 The best of many checkpoints looks better than it is, because it was picked. A history therefore shows when the best
-score moved, but decisions compare declared checkpoints over seeds.
+score moved and how high the luckiest of equally good checkpoints would score, but decisions compare declared
+checkpoints over seeds.
 """
 
+import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
+from assay.base.shapes import Bool, Float64
 from assay.records.benchmark import BenchmarkResult
+from assay.statistics.interval import normal_quantile
 
 
 class HistoryPoint(NamedTuple):
@@ -19,32 +26,126 @@ class HistoryPoint(NamedTuple):
     """The best score up to this checkpoint."""
 
 
+class Luck(NamedTuple):
+    """The best of several scores, and what chance alone would do to equally good checkpoints.
+
+    Errors of scores count as independent. Scores on the same items vary together, so chance does less than this.
+    """
+
+    num_scores: int
+    """Scores with an interval; others are left out."""
+    low: float
+    high: float
+    """95% interval of the best score if all checkpoints were as good as their mean."""
+    may_be_luck: bool
+    """The best score is not beyond that interval."""
+    num_candidates: int
+    """Checkpoints that may be the best one: with 95% confidence, the truly best is among them."""
+
+
 class BenchmarkHistory(NamedTuple):
-    """Results of one version of a benchmark over the checkpoints of one run."""
+    """Results of one version of a benchmark over checkpoints."""
 
     benchmark: str
     version_sha256: str
     points: tuple[HistoryPoint, ...]
-    """Ordered by step."""
+    """Of one run by step; of several runs by the time of evaluation."""
+    luck: Luck | None
+    """None if fewer than two scores have an interval."""
 
 
 def benchmark_histories(results: Sequence[BenchmarkResult]) -> list[BenchmarkHistory]:
-    """Group one run's results by benchmark version; incomplete results form histories of their own."""
+    """Group results by benchmark version; incomplete results form histories of their own."""
     by_version: dict[tuple[str, str, bool], list[BenchmarkResult]] = {}
     for result in results:
         key = (result.benchmark, result.version_sha256(), bool(result.incomplete_reason))
         by_version.setdefault(key, []).append(result)
+    has_one_run = len({result.run_id for result in results}) == 1
     return [
-        BenchmarkHistory(benchmark, version, _points(sorted(found, key=lambda result: result.step)))
+        _history(benchmark, version, sorted(found, key=lambda result: _order(result, has_one_run)))
         for (benchmark, version, _), found in sorted(by_version.items())
     ]
 
 
-def _points(results: Sequence[BenchmarkResult]) -> tuple[HistoryPoint, ...]:
-    points: list[HistoryPoint] = []
-    for result in results:
-        value = result.score.value
-        before = points[-1].best_value if points else None
-        is_better = before is None or (value > before if result.higher_is_better else value < before)
-        points.append(HistoryPoint(result, is_better, value if is_better or before is None else before))
-    return tuple(points)
+def _order(result: BenchmarkResult, has_one_run: bool) -> tuple[float, str, int]:
+    return (0.0 if has_one_run else result.evaluated_s, result.run_id, result.step)
+
+
+def _history(benchmark: str, version: str, results: Sequence[BenchmarkResult]) -> BenchmarkHistory:
+    higher_is_better = results[0].higher_is_better
+    values = np.array([result.score.value for result in results])
+    best, is_new = frontier(values, higher_is_better=higher_is_better)
+    points = map(HistoryPoint, results, is_new.tolist(), best.tolist())
+    edges = [[math.nan if edge is None else edge for edge in (item.score.low, item.score.high)] for item in results]
+    luck = luck_of_best(values, *np.array(edges).T, higher_is_better=higher_is_better)
+    return BenchmarkHistory(benchmark, version, tuple(points), luck)
+
+
+def frontier(
+    values: Float64[np.ndarray, "point"], *, higher_is_better: bool
+) -> tuple[Float64[np.ndarray, "point"], Bool[np.ndarray, "point"]]:
+    """Return the best value up to each point, and whether the point itself made it better."""
+    best = (np.maximum if higher_is_better else np.minimum).accumulate(values)
+    return best, np.append(True, best[1:] != best[:-1])[: len(values)]
+
+
+def luck_of_best(
+    values: Float64[np.ndarray, "point"],
+    lows: Float64[np.ndarray, "point"],
+    highs: Float64[np.ndarray, "point"],
+    *,
+    higher_is_better: bool,
+) -> Luck | None:
+    """Compare the best score with the luckiest of equally good checkpoints; `lows` and `highs` are 95% intervals,
+    NaN without one. None for fewer than two scores with an interval."""
+    errors = (highs - lows) / (2 * normal_quantile())
+    is_known = np.isfinite(values) & np.isfinite(errors) & (errors > 0)
+    sign = 1.0 if higher_is_better else -1.0
+    scores, errors = sign * values[is_known], errors[is_known]
+    if len(scores) < 2:
+        return None
+    mean, best = float(scores.mean()), int(scores.argmax())
+    unlucky, luckiest = (mean + _quantile_of_largest(errors, chance) for chance in (0.025, 0.975))
+    distances = (scores[best] - scores) / np.hypot(errors, errors[best])
+    return Luck(
+        num_scores=len(scores),
+        low=min(sign * unlucky, sign * luckiest),
+        high=max(sign * unlucky, sign * luckiest),
+        may_be_luck=bool(scores[best] <= luckiest),
+        num_candidates=int((distances <= _least_distance(len(scores))).sum()),
+    )
+
+
+def _quantile_of_largest(errors: Float64[np.ndarray, "point"], chance: float) -> float:
+    """Return the quantile of the largest of independent normal draws around zero: P(all <= x) is a product."""
+    from scipy.special import log_ndtr  # here, for short commands import this module
+
+    low, high = -10.0 * float(errors.max()), 10.0 * float(errors.max())
+    for _ in range(40):
+        middle = (low + high) / 2
+        if log_ndtr(middle / errors).sum() < math.log(chance):
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@cache
+def _least_distance(num_scores: int) -> float:
+    """Return by how many standard errors of a difference a score must be below the best one to be ruled out.
+
+    Gupta's rule (1965): of `num_scores` equal ones, each stays with 95% probability: the integral of
+    Phi(z + d sqrt(2))^(num_scores - 1) over the standard normal density of z is 0.95.
+    """
+    from scipy.special import ndtr  # here, for short commands import this module
+
+    draws = np.linspace(-8.0, 8.0, 2001)
+    density = np.exp(-(draws**2) / 2)
+    low, high = 0.0, 10.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if density @ ndtr(draws + middle * math.sqrt(2)) ** (num_scores - 1) < 0.95 * density.sum():
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

@@ -2,12 +2,17 @@
 
 import random
 
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import Estimate
-from assay.statistics.benchmark_history import benchmark_histories
+from assay.statistics.benchmark_history import _least_distance, benchmark_histories, luck_of_best
 
 
 def result(step: int, value: float, *, better: bool = True, version: str = "b") -> BenchmarkResult:
@@ -33,3 +38,56 @@ def test_the_frontier_is_the_best_up_to_each_step_whatever_the_order(values, bet
 def test_another_version_of_a_benchmark_is_another_history():
     histories = benchmark_histories([result(1, 0.5), result(2, 0.9, version="new")])
     assert [len(history.points) for history in histories] == [1, 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0.01, 0.2), min_size=2, max_size=40), st.booleans())
+def test_the_interval_of_the_luckiest_equals_scipys_for_unequal_errors(errors, better):
+    errors = np.array(errors)
+    values = np.linspace(0.4, 0.5, len(errors))
+    reach = 1.959963984540054 * errors
+    luck = luck_of_best(values, values - reach, values + reach, higher_is_better=better)
+    sign = 1.0 if better else -1.0
+
+    def above(score, share):
+        return np.prod(scipy.stats.norm.cdf(sign * (score - values.mean()) / errors)) - share
+
+    ends = sorted(scipy.optimize.brentq(above, -3, 4, args=(share,)) for share in (0.025, 0.975))
+    np.testing.assert_allclose((luck.low, luck.high), ends, atol=1e-8)
+
+
+@pytest.mark.parametrize("num_scores", [2, 20, 1000])
+def test_the_distance_that_rules_a_score_out_is_guptas(num_scores):
+    distance = _least_distance(num_scores)
+
+    def integrand(draw):
+        return scipy.stats.norm.cdf(draw + distance * 2**0.5) ** (num_scores - 1) * scipy.stats.norm.pdf(draw)
+
+    assert scipy.integrate.quad(integrand, -8, 8, limit=200)[0] == pytest.approx(0.95, abs=1e-6)
+
+
+def test_the_best_of_equal_checkpoints_is_seldom_called_beyond_luck_and_a_better_one_is():
+    rng = np.random.default_rng(7)
+    claims, kept = 0, 0
+    for _ in range(400):
+        values = rng.normal(0.5, 0.02, 25)
+        luck = luck_of_best(values, values - 0.0392, values + 0.0392, higher_is_better=True)
+        claims += not luck.may_be_luck
+        kept += values.max() - values[0] <= _least_distance(25) * 0.02 * 2**0.5
+        assert 1 <= luck.num_candidates <= 25
+    assert claims <= 0.05 * 400 and kept >= 0.92 * 400
+    values[3] = 0.8
+    beyond = luck_of_best(values, values - 0.0392, values + 0.0392, higher_is_better=True)
+    assert not beyond.may_be_luck and beyond.num_candidates == 1
+
+
+def test_scores_without_an_interval_say_nothing_of_luck():
+    missing = np.array([np.nan, np.nan])
+    assert luck_of_best(np.array([0.1, 0.9]), missing, missing, higher_is_better=True) is None
+
+
+def test_several_runs_are_ordered_by_the_time_of_evaluation():
+    late = result(1, 0.5).model_copy(update={"run_id": "a", "evaluated_s": 9.0})
+    early = result(8, 0.4).model_copy(update={"run_id": "b", "evaluated_s": 1.0})
+    (history,) = benchmark_histories([late, early])
+    assert [point.result.run_id for point in history.points] == ["b", "a"]

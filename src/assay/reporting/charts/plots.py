@@ -78,11 +78,19 @@ def percent_number(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
-def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = MAX_BUCKETS) -> Bucketed:
+def bucketed(
+    steps: Sequence[float],
+    values: Sequence[float],
+    lows: Sequence[float] = (),
+    highs: Sequence[float] = (),
+    *,
+    buckets: int = MAX_BUCKETS,
+) -> Bucketed:
     """Reduce a series to `buckets` points, ignoring values that are not finite. `lows` and `highs` keep the
-    extremes."""
+    extremes; if given, they are those of the points that each value stands for."""
     x, y = np.asarray(steps, float), np.asarray(values, float)
-    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    low, high = np.asarray(lows or values, float), np.asarray(highs or values, float)
+    x, y, low, high = (numbers[np.isfinite(y)] for numbers in (x, y, low, high))
     if not x.size:
         return Bucketed([], [], [], [])
     width = max((x.max() - x.min()) / buckets, 1e-12)
@@ -93,14 +101,15 @@ def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = 
     return Bucketed(
         (np.add.reduceat(x[order], starts) / counts).tolist(),
         (np.add.reduceat(y[order], starts) / counts).tolist(),
-        np.minimum.reduceat(y[order], starts).tolist(),
-        np.maximum.reduceat(y[order], starts).tolist(),
+        np.minimum.reduceat(low[order], starts).tolist(),
+        np.maximum.reduceat(high[order], starts).tolist(),
     )
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """Metrics over steps: mean lines in bands from minimum to maximum; rolled-back points as dots."""
+    """Metrics over steps: mean lines in bands from minimum to maximum, or over the intervals of the values; rolled-back
+    points as dots."""
 
     series: Sequence[Series]
     label: str
@@ -116,17 +125,20 @@ class LineChart:
     """The first line is a baseline that the others may cover: it is drawn broad and pale."""
     number: str = ".4f"
     """Format of the values at both ends of the curve on a terminal."""
+    has_probes: bool = True
+    """Shows the values at a step on hover."""
     ends: int = 1
     """Points behind each of these two values; one if the curve has fewer than twice as many."""
+    x_label: str = "step"
 
     def svg(self, width: int) -> str:
         """Return the plot."""
         series = self.series
-        drawn = [item.committed_points() for item in series]
+        drawn = [(*item.committed_points(), *item.committed_ranges()) for item in series]
         thinned = [bucketed(*entry, buckets=MAX_BUCKETS if width > 400 else 60) for entry in drawn]
         steps = [step for item in series for step in item.steps]
         first, last = min(steps, default=0.0), max(steps, default=1.0)
-        x_axis = Axis("step", (first, max(last, first + 1)), number_text)
+        x_axis = Axis(self.x_label, (first, max(last, first + 1)), number_text)
         area = plot_area(width, 280 if width > 400 else 250, x_axis, self._y_axis(thinned))
         # Bands below lines, whichever series they belong to.
         bands = [
@@ -138,7 +150,7 @@ class LineChart:
             _line(line, area, self.colour(index), dots=self.dots or len(line.steps) <= SPARSE)
             for index, line in enumerate(thinned)
         ]
-        probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
+        probes = _probes(thinned, [item.name for item in series], area) if width > 400 and self.has_probes else ""
         return area.svg_root(*bands, *lost, *lines, probes, label=self.label)
 
     def colour(self, index: int) -> str:

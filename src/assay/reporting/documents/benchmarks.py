@@ -1,15 +1,21 @@
 """Documents of benchmark results: of one evaluation, of a run's checkpoints, and which failure modes they cover."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from assay.base.units import number_of
 from assay.records.benchmark import BenchmarkResult, Contamination, DetectableEffect
 from assay.records.coverage import Coverage, CoverageCell
 from assay.records.evaluation import Estimate
+from assay.reporting.charts.heat_map import HeatMap, shade_legend
 from assay.reporting.charts.plots import LineChart
 from assay.reporting.document import (
+    Block,
     Cell,
     Document,
+    Fact,
     Figure,
     Listing,
     Paragraph,
@@ -21,9 +27,10 @@ from assay.reporting.document import (
     number,
 )
 from assay.reporting.values import device_hours_text, minute_text
+from assay.reporting.views.benchmark_history import BenchmarkMatrix, ColumnScores, MatrixColumn, MatrixRow
 from assay.reporting.views.series import Series
 from assay.reporting.views.statements import hole_text
-from assay.statistics.benchmark_history import BenchmarkHistory
+from assay.statistics.benchmark_history import BenchmarkHistory, Luck
 
 
 def results_document(results: Sequence[BenchmarkResult]) -> Document:
@@ -74,7 +81,7 @@ def _benchmark_text(first: BenchmarkResult) -> str:
     return f"{first.benchmark}  ({_unit(first.unit)}; {better}; {number_of(first.num_items, 'item')})"
 
 
-def _history(history: BenchmarkHistory) -> Iterator[Figure | TitledTable]:
+def _history(history: BenchmarkHistory) -> Iterator[Block]:
     scores = [(point.result.step, point.result.score.value) for point in history.points]
     if len(scores) > 1:
         series = Series(history.benchmark, [step for step, _ in scores], [score for _, score in scores])
@@ -90,6 +97,174 @@ def _history(history: BenchmarkHistory) -> Iterator[Figure | TitledTable]:
         (name(""), lambda point: "*" if point.is_best_so_far else ""),
         (number("evaluated (UTC)"), lambda point: minute_text(point.result.evaluated_s)),
     )
+    if history.luck is not None:
+        yield Paragraph(luck_text(history.luck))
+
+
+def luck_text(luck: Luck) -> str:
+    """Return whether the best score may be luck, and how many checkpoints may be the best one."""
+    range_text = f"{luck.low:.4f} to {luck.high:.4f}"
+    equal = f"The best of {luck.num_scores:,} equally good checkpoints would score {range_text} by luck alone (95%)"
+    if luck.may_be_luck:
+        return f"{equal}: the best score may be luck. Compare declared checkpoints over seeds."
+    among = f"the truly best is one of {luck.num_candidates:,} (95%)" if luck.num_candidates > 1 else "it is the best"
+    return f"{equal}. The best score is beyond that, so the checkpoints are not equally good; {among}."
+
+
+def _luck_cell(luck: Luck | None) -> Text:
+    if luck is None:
+        return Cell("unknown", "open")
+    if luck.may_be_luck:
+        return Cell("may be luck", "open")
+    if luck.num_candidates > 1:
+        return Cell(f"one of {luck.num_candidates:,}", "open")
+    return Cell("sure", "good")
+
+
+def matrix_document(
+    matrix: BenchmarkMatrix,
+    *,
+    shown: range,
+    column_address: Callable[[MatrixColumn], str] = lambda column: "",
+    address: Callable[[MatrixRow, MatrixColumn], str] = lambda row, column: "",
+    links: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """Return the best score of each benchmark with its uncertainty, a heat map, and the scores of some checkpoints.
+
+    `shown`: the checkpoints with a row in the table. `column_address` and `address`: of a benchmark's page and of a
+    result's."""
+    counts = f"{number_of(len(matrix.rows), 'checkpoint')} on {number_of(len(matrix.columns), 'benchmark')}"
+    label = f"Heat map of {counts}: darker is better, each benchmark by itself"
+    heat_map = Figure(
+        "All scores",
+        "Checkpoints from left to right, run by run; each benchmark from its worst score to its best. Bare ground: "
+        "not evaluated.",
+        HeatMap(matrix, label),
+        shade_legend(),
+        pages_only=True,
+    )
+    best = TitledTable.of(
+        "",
+        "The best of many checkpoints is biased upwards by the selection: decide on declared checkpoints, over seeds.",
+        matrix.columns,
+        (name("benchmark"), lambda item: Cell(_column_name(item.column), link=column_address(item.column))),
+        (number("scores"), lambda item: f"{len(item.values):,}"),
+        (number("best"), lambda item: f"{item.values[item.best]:.4f}"),
+        (number("95% interval"), lambda item: _ends(item, item.best)),
+        (name("checkpoint"), lambda item: _checkpoint(matrix, item, address)),
+        (number("best of equals, by luck"), lambda item: _luck_ends(item.luck)),
+        (name("is it the best?"), lambda item: _luck_cell(item.luck)),
+        (name(""), lambda item: "" if item.unit == "share" and item.higher_is_better else _direction(item)),
+    )
+    sections = [Section("Best scores", [best]), Section("All checkpoints", [heat_map], pages_only=True)]
+    sections.append(Section("Scores", [TitledTable("", "", _scores_table(matrix, shown, address))]))
+    footer = "The same as JSON: assay eval history --json"
+    return Document(
+        title="Benchmarks", kind="benchmarks", subtitle=counts, sections=sections, footer=footer, links=links
+    )
+
+
+def _scores_table(
+    matrix: BenchmarkMatrix,
+    shown: range,
+    address: Callable[[MatrixRow, MatrixColumn], str],
+) -> Table:
+    cells: dict[tuple[int, int], Text] = {}
+    for at, item in enumerate(matrix.columns):
+        for index in range(len(item.rows)):
+            if (row := int(item.rows[index])) in shown:
+                link = address(matrix.rows[row], item.column)
+                cells[row, at] = Cell(f"{item.values[index]:.4f}{_half_width(item, index)}", link=link)
+    header = (name("run"), number("step"), *(number(_column_name(item.column)) for item in matrix.columns))
+    columns = range(len(matrix.columns))
+    rows = [
+        (matrix.rows[row].run_id, f"{matrix.rows[row].step:,}", *(cells.get((row, at), "·") for at in columns))
+        for row in shown
+    ]
+    return Table(header, rows)
+
+
+def benchmark_document(
+    matrix: BenchmarkMatrix,
+    item: ColumnScores,
+    *,
+    shown: range,
+    address: Callable[[MatrixRow, MatrixColumn], str],
+    links: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """Return one benchmark over all checkpoints: scores with intervals, the best so far, and whether it is luck.
+
+    `shown`: the scores with a row in the table."""
+    has_one_run = len({matrix.rows[row].run_id for row in item.rows}) == 1
+    at = [matrix.rows[row].step for row in item.rows] if has_one_run else list(range(1, len(item.values) + 1))
+    values = item.values.tolist()
+    lows, highs = (np.where(np.isnan(ends), item.values, ends).tolist() for ends in (item.lows, item.highs))
+    series = [Series("score", at, values, (), lows, highs), Series("best so far", at, item.best_values.tolist())]
+    x_label = "step" if has_one_run else "evaluation, in order of time"
+    chart = LineChart(series, f"{item.column.benchmark}: scores and the best so far", "score", x_label=x_label)
+    best = item.best
+    tiles = [
+        Fact("best score", f"{values[best]:.4f}", _ends(item, best)),
+        Fact("of", _checkpoint(matrix, item, address), "the checkpoint with that score"),
+        Fact("is it the best?", _luck_cell(item.luck), f"of {number_of(len(values), 'score')}"),
+    ]
+    caption = "Scores with their 95% intervals. The line of the best so far rises by luck, too."
+    table = TitledTable.of(
+        "Scores",
+        "",
+        shown,
+        (name("run"), lambda index: matrix.rows[item.rows[index]].run_id),
+        (number("step"), lambda index: f"{matrix.rows[item.rows[index]].step:,}"),
+        (name("candidate"), lambda index: matrix.rows[item.rows[index]].candidate),
+        (number("seed"), lambda index: str(matrix.rows[item.rows[index]].seed)),
+        (
+            number("score"),
+            lambda index: Cell(f"{values[index]:.4f}", link=address(matrix.rows[item.rows[index]], item.column)),
+        ),
+        (number("95% interval"), lambda index: _ends(item, index)),
+        (number("best so far"), lambda index: f"{item.best_values[index]:.4f}"),
+        (name(""), lambda index: "*" if item.is_best_so_far[index] else ""),
+    )
+    warning = [Paragraph(luck_text(item.luck))] if item.luck is not None else []
+    legend = [("s1", "score, with its interval"), ("s2", "best so far")]
+    blocks = [Figure("Over time", caption, chart, legend), *warning, table]
+    return Document(
+        title=_column_name(item.column),
+        kind="benchmark",
+        subtitle=f"{_unit(item.unit)}, {_direction(item)}",
+        tiles=tiles,
+        sections=[Section("", blocks)],
+        footer=f"The same as JSON: assay eval history --benchmark {item.column.benchmark} --json",
+        links=links,
+    )
+
+
+def _column_name(column: MatrixColumn) -> str:
+    return f"{column.benchmark}{' (not whole)' if column.is_incomplete else ''}"
+
+
+def _direction(item: ColumnScores) -> str:
+    better = "more is better" if item.higher_is_better else "less is better"
+    return better if item.unit == "share" else f"{_unit(item.unit)}, {better}"
+
+
+def _checkpoint(matrix: BenchmarkMatrix, item: ColumnScores, address: Callable[[MatrixRow, MatrixColumn], str]) -> Cell:
+    row = matrix.rows[item.rows[item.best]]
+    return Cell(f"{row.run_id}@{row.step:,}", link=address(row, item.column))
+
+
+def _ends(item: ColumnScores, index: int) -> str:
+    low, high = float(item.lows[index]), float(item.highs[index])
+    return "-" if math.isnan(low) else f"[{low:.4f}, {high:.4f}]"
+
+
+def _half_width(item: ColumnScores, index: int) -> str:
+    half_width = float(item.highs[index] - item.lows[index]) / 2
+    return "" if math.isnan(half_width) else f" ±{half_width:.3f}"
+
+
+def _luck_ends(luck: Luck | None) -> str:
+    return "-" if luck is None else f"[{luck.low:.4f}, {luck.high:.4f}]"
 
 
 def coverage_document(coverage: Coverage) -> Document:

@@ -1,9 +1,17 @@
-"""A run's benchmark scores over its checkpoints."""
+"""Benchmark scores over checkpoints: line by line with the best so far, and all checkpoints x all benchmarks."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
+import numpy as np
+
+from assay.base.shapes import Bool, Float64, Int
 from assay.records.benchmark import BenchmarkResult
-from assay.statistics.benchmark_history import BenchmarkHistory
+from assay.statistics.benchmark_history import BenchmarkHistory, Luck, frontier, luck_of_best
+from assay.store.ledger.ledger import Ledger
 
 
 class HistoryLine(BenchmarkResult):
@@ -11,12 +19,157 @@ class HistoryLine(BenchmarkResult):
 
     is_best_so_far: bool
     best_value: float
+    luckiest_low: float | None = None
+    """The best score of the history by chance alone, if all its checkpoints were as good as their mean: the ends of a
+    95% interval. Null if fewer than two scores have an interval."""
+    luckiest_high: float | None = None
+    may_be_luck: bool | None = None
+    """The best score is not beyond that interval."""
+    num_candidates: int | None = None
+    """Checkpoints of the history among which the truly best is with 95% confidence."""
 
 
 def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:
     """Return the results by benchmark and step."""
     return [
-        HistoryLine(**dict(point.result), is_best_so_far=point.is_best_so_far, best_value=point.best_value)
+        HistoryLine(
+            **dict(point.result),
+            is_best_so_far=point.is_best_so_far,
+            best_value=point.best_value,
+            luckiest_low=luck and luck.low,
+            luckiest_high=luck and luck.high,
+            may_be_luck=luck and luck.may_be_luck,
+            num_candidates=luck and luck.num_candidates,
+        )
         for history in histories
+        for luck in [history.luck]
         for point in history.points
     ]
+
+
+class MatrixRow(NamedTuple):
+    """A checkpoint."""
+
+    run_id: str
+    step: int
+    weights_digest: str
+    candidate: str
+    seed: int
+
+
+class MatrixColumn(NamedTuple):
+    """A version of a benchmark; incomplete results are a column of their own."""
+
+    benchmark: str
+    version_sha256: str
+    is_incomplete: bool
+
+
+@dataclass(frozen=True)
+class ColumnScores:
+    """All scores of a column, by the time of evaluation; arrays of equal length."""
+
+    column: MatrixColumn
+    unit: str
+    higher_is_better: bool
+    rows: Int[np.ndarray, "score"]
+    """Index of the checkpoint in the matrix."""
+    values: Float64[np.ndarray, "score"]
+    lows: Float64[np.ndarray, "score"]
+    """NaN without an interval."""
+    highs: Float64[np.ndarray, "score"]
+    best_values: Float64[np.ndarray, "score"]
+    is_best_so_far: Bool[np.ndarray, "score"]
+    luck: Luck | None
+
+    @property
+    def best(self) -> int:
+        """Index of the best score."""
+        return int(np.flatnonzero(self.is_best_so_far)[-1])
+
+
+@dataclass(frozen=True)
+class BenchmarkMatrix:
+    """Checkpoints by run and step, and the scores of each benchmark."""
+
+    rows: Sequence[MatrixRow]
+    columns: Sequence[ColumnScores]
+
+
+def benchmark_matrix(
+    ledger: Ledger, *, benchmark: str | None = None, is_selected: Callable[[MatrixRow], bool] = lambda row: True
+) -> BenchmarkMatrix:
+    """Return the scores of all selected checkpoints, of all benchmarks or of one.
+
+    The numbers are those of `benchmark_histories`, but records are read without validation: a thousand checkpoints on
+    twenty benchmarks are read in a fifth of a second.
+    """
+    query = "SELECT version_sha256, record FROM benchmark_results"
+    with ledger.reading() as connection:
+        if benchmark is None:
+            found = connection.execute(query)
+        else:
+            found = connection.execute(f"{query} WHERE benchmark = :benchmark", {"benchmark": benchmark})
+    by_column: dict[MatrixColumn, list[_Score]] = {}
+    for version, text in found:
+        score = _score(text)
+        if is_selected(score.row):
+            column = MatrixColumn(score.benchmark, version, score.is_incomplete)
+            by_column.setdefault(column, []).append(score)
+    rows = sorted({score.row for scores in by_column.values() for score in scores})
+    index = {row: at for at, row in enumerate(rows)}
+    has_one_run = len({row.run_id for row in rows}) == 1
+    columns = []
+    for column, scores in sorted(by_column.items()):
+        scores.sort(key=lambda score: (0.0 if has_one_run else score.evaluated_s, index[score.row]))
+        columns.append(_column(column, [index[score.row] for score in scores], scores))
+    return BenchmarkMatrix(rows, columns)
+
+
+class _Score(NamedTuple):
+    """What a matrix shows of a result."""
+
+    row: MatrixRow
+    benchmark: str
+    unit: str
+    higher_is_better: bool
+    is_incomplete: bool
+    evaluated_s: float
+    value: float
+    low: float | None
+    high: float | None
+
+
+@lru_cache(maxsize=65_536)
+def _score(text: str) -> _Score:
+    """Read a record without validation. Live pages read the same records again and again, so results are kept."""
+    tree = json.loads(text)
+    if tree["version"] != BenchmarkResult.version:
+        tree = BenchmarkResult.from_tree(tree, source="ledger, benchmark_results").to_tree()
+    return _Score(
+        MatrixRow(*(tree[name] for name in MatrixRow._fields)),
+        tree["benchmark"],
+        tree["unit"],
+        tree["higher_is_better"],
+        bool(tree["incomplete_reason"]),
+        tree["evaluated_s"],
+        *(tree["score"][name] for name in ("value", "low", "high")),
+    )
+
+
+def _column(column: MatrixColumn, rows: Sequence[int], scores: Sequence[_Score]) -> ColumnScores:
+    values, lows, highs = np.array([score[-3:] for score in scores], dtype=float).T  # None becomes NaN
+    higher_is_better = scores[0].higher_is_better
+    best_values, is_best_so_far = frontier(values, higher_is_better=higher_is_better)
+    return ColumnScores(
+        column=column,
+        unit=scores[0].unit,
+        higher_is_better=higher_is_better,
+        rows=np.array(rows),
+        values=values,
+        lows=lows,
+        highs=highs,
+        best_values=best_values,
+        is_best_so_far=is_best_so_far,
+        luck=luck_of_best(values, lows, highs, higher_is_better=higher_is_better),
+    )

@@ -1,0 +1,160 @@
+"""Checkpoints x benchmarks: all scores, one benchmark over time, the items of a result, and one item."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from assay.dashboard.access import Visit
+from assay.dashboard.dashboard import Dashboard
+from assay.dashboard.page import Filter, Page, PageError
+from assay.records.benchmark import BenchmarkResult
+from assay.reporting.document import Commands, Document, Paragraph, Section
+from assay.reporting.documents.benchmark_items import item_document, result_document
+from assay.reporting.documents.benchmarks import benchmark_document, matrix_document
+from assay.reporting.views.benchmark_history import MatrixColumn, MatrixRow, benchmark_matrix
+from assay.reporting.views.benchmark_items import WHICH, item_fields, newest_result, result_items
+from assay.store.ledger.ledger import Ledger
+
+CHECKPOINTS, SCORES = 25, 100
+"""Rows of a page."""
+
+
+def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
+    """Return all checkpoints on all benchmarks."""
+    with dashboard.ledger() as ledger:
+        matrix = benchmark_matrix(ledger, is_selected=_selected(visit))
+    if not matrix.rows:
+        return _empty_page(visit)
+    shown, links = _window(visit, len(matrix.rows), CHECKPOINTS)
+    is_only = len({item.column.benchmark for item in matrix.columns}) == len(matrix.columns)
+    document = matrix_document(
+        matrix,
+        shown=shown,
+        column_address=lambda column: _column_address(column, visit),
+        address=lambda row, column: _result_address(row, column, is_only=is_only),
+        links=links,
+    )
+    return Page(document=document, area="Benchmarks", topics=("runs",), filters=_filters(visit))
+
+
+def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
+    """Return one benchmark over all checkpoints."""
+    benchmark = visit.path["benchmark"]
+    with dashboard.ledger() as ledger:
+        matrix = benchmark_matrix(ledger, benchmark=benchmark, is_selected=_selected(visit))
+    version, is_incomplete = visit.query.get("version", ""), visit.query.get("incomplete", "")
+    found = [
+        item
+        for item in matrix.columns
+        if item.column.version_sha256.startswith(version) and bool(is_incomplete) == item.column.is_incomplete
+    ]
+    if not found:
+        raise PageError(404, f"no results of benchmark '{benchmark}' are selected.")
+    item = max(found, key=lambda item: len(item.values))
+    shown, links = _window(visit, len(item.values), SCORES)
+    others = [
+        (_column_address(other.column, visit), f"version {other.column.version_sha256[:8]}")
+        for other in matrix.columns
+        if other is not item
+    ]
+    document = benchmark_document(
+        matrix,
+        item,
+        shown=shown,
+        address=lambda row, column: _result_address(row, column, is_only=len(matrix.columns) == 1),
+        links=[*links, *others, ("/benchmarks", "all benchmarks")],
+    )
+    return Page(document=document, area="Benchmarks", topics=("runs",), filters=_filters(visit))
+
+
+def result_page(dashboard: Dashboard, visit: Visit) -> Page:
+    """Return the items of one result, or one of them."""
+    if not (step := visit.path["step"]).isdecimal():
+        raise PageError(404, f"step {step}: expected a number.")
+    named = visit.path["run_id"], visit.path["benchmark"], int(step)
+    with dashboard.ledger() as ledger:
+        result = newest_result(ledger, *named, version=visit.query.get("version", ""))
+        suites = list(_suites(ledger, result.run_id))
+    which = visit.query.get("show") or "all"
+    if which not in WHICH:
+        raise PageError(400, f"show={which}: expected one of {', '.join(WHICH)}.")
+    items = result_items(dashboard.home.run_dir(result.run_id), result, which)
+    if item_id := visit.query.get("item", ""):
+        item = next((item for item in items if item.item_id == item_id), None)
+        if item is None:
+            raise PageError(404, f"the result has no item '{item_id}'.")
+        links = [(visit.with_query(item=""), "all items")]
+        document = item_document(result, item, item_fields(suites, result, item_id), links=links)
+        return Page(document=document, area="Benchmarks")
+    shown, links = _window(visit, len(items), SCORES)
+    document = result_document(
+        result,
+        items[shown.start : shown.stop],
+        num_items=len(items),
+        address=lambda item: visit.with_query(item=item.item_id, page=1),
+        evaluate=_command(result, suites),
+        links=[*links, (f"/benchmarks/{quote(result.benchmark, safe='')}", f"{result.benchmark} on all checkpoints")],
+    )
+    filters = [Filter("show", "Items", which, [(name, name) for name in WHICH])]
+    return Page(document=document, area="Benchmarks", filters=filters)
+
+
+def _suites(ledger: Ledger, run_id: str) -> Iterator[Path]:
+    """Yield the suites that may have scored a run: its recipe's, then those of campaigns."""
+    if ledger.has_run(run_id) and (evaluation := ledger.run(run_id).recipe.get("evaluation")):
+        yield Path(evaluation["suite"])
+    for campaign in ledger.campaigns():
+        yield from (Path(campaign.base_dir) / path for path in campaign.suites)
+
+
+def _command(result: BenchmarkResult, suites: list[Path]) -> str:
+    suite = suites[0] if suites else "SUITE.yaml"
+    return f"assay eval work {result.run_id} --suite {suite}"
+
+
+def _selected(visit: Visit) -> Callable[[MatrixRow], bool]:
+    run, candidate = visit.query.get("run", ""), visit.query.get("candidate", "")
+    return lambda row: run in row.run_id and (not candidate or row.candidate == candidate)
+
+
+def _filters(visit: Visit) -> list[Filter]:
+    return [
+        Filter("run", "Run id", visit.query.get("run", "")),
+        Filter("candidate", "Recipe name", visit.query.get("candidate", "")),
+    ]
+
+
+def _window(visit: Visit, num_rows: int, per_page: int) -> tuple[range, list[tuple[str, str]]]:
+    """Return the rows of the requested page, and links to the page before and the one after."""
+    number = visit.page_number()
+    shown = range(min((number - 1) * per_page, num_rows), min(number * per_page, num_rows))
+    links = [(visit.with_query(page=number - 1), "previous rows")] if number > 1 else []
+    if shown.stop < num_rows:
+        links.append((visit.with_query(page=number + 1), f"next rows, of {num_rows:,}"))
+    return shown, links
+
+
+def _column_address(column: MatrixColumn, visit: Visit) -> str:
+    kept = {key: value for key, value in visit.query.items() if key in ("run", "candidate") and value}
+    own = {"version": column.version_sha256[:12], **({"incomplete": "1"} if column.is_incomplete else {})}
+    return f"/benchmarks/{quote(column.benchmark, safe='')}?{urlencode({**kept, **own})}"
+
+
+def _result_address(row: MatrixRow, column: MatrixColumn, *, is_only: bool) -> str:
+    address = f"/benchmarks/{quote(column.benchmark, safe='')}/{quote(row.run_id, safe='')}/{row.step}"
+    return address if is_only else f"{address}?version={column.version_sha256[:12]}"
+
+
+def _empty_page(visit: Visit) -> Page:
+    is_filtered = any(visit.query.get(name) for name in ("run", "candidate"))
+    commands = Commands(
+        [
+            ("evaluate the commits of a run", "assay eval work RUN --suite SUITE.yaml"),
+            ("evaluate a model folder or an endpoint", "assay eval run MODEL --suite SUITE.yaml"),
+            ("import scores of other tools", "assay eval import FILES"),
+        ]
+    )
+    text = "No checkpoint matches." if is_filtered else "No benchmark results yet."
+    blocks = [Paragraph(text), *([] if is_filtered else [commands])]
+    document = Document(title="Benchmarks", kind="benchmarks", sections=[Section("", blocks)])
+    return Page(document=document, area="Benchmarks", topics=("runs",), filters=_filters(visit))

@@ -1,0 +1,109 @@
+"""Documents of a benchmark result's items, and of one item."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from assay.base.units import number_of
+from assay.records.benchmark import BenchmarkResult
+from assay.reporting.document import (
+    Cell,
+    Code,
+    Column,
+    Document,
+    Fact,
+    FactList,
+    Listing,
+    Paragraph,
+    Section,
+    TitledTable,
+    name,
+    number,
+)
+from assay.reporting.documents.benchmarks import contamination_text, interval_text, notes
+from assay.reporting.values import minute_text, one_line
+from assay.reporting.views.benchmark_items import ItemView
+
+SHOWN_CHARACTERS = 160
+"""Of a completion in a table."""
+
+
+def result_document(
+    result: BenchmarkResult,
+    items: Sequence[ItemView],
+    *,
+    num_items: int,
+    address: Callable[[ItemView], str] = lambda item: "",
+    evaluate: str = "",
+    links: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """Return a result with some of its items. `num_items`: of the selection that `items` is a part of. `evaluate`: the
+    command that adds scores of this checkpoint."""
+    tiles = [
+        Fact("score", f"{result.score.value:.4f}", interval_text(result.score)),
+        Fact("items", f"{result.num_items:,}", f"{result.num_failed:,} failed"),
+        Fact("trained on", contamination_text(result.contamination), ""),
+        Fact("evaluated (UTC)", minute_text(result.evaluated_s), f"by {result.source}"),
+    ]
+    table = TitledTable.of(
+        "",
+        f"{number_of(num_items, 'item')}",
+        items,
+        (name("item"), lambda item: Cell(item.item_id, link=address(item))),
+        (number("score"), lambda item: Cell("failed", "bad") if item.score is None else f"{item.score:.4g}"),
+        (name("cluster"), lambda item: "" if item.cluster == item.item_id else item.cluster),
+        (Column("completion", "line"), _preview),
+    )
+    found = notes(result)
+    sections = [
+        Section("", [Listing(found)] if found else []),
+        Section("Items", [table if items else Paragraph("No items of this kind.")]),
+    ]
+    if evaluate:
+        sections.append(Section("More scores of this checkpoint", [Code(evaluate)]))
+    return Document(
+        title=f"{result.benchmark}: {result.run_id}@{result.step:,}",
+        kind="benchmark result",
+        subtitle=f"weights {result.weights_digest[:12]}, {result.candidate}, seed {result.seed}",
+        tiles=tiles,
+        sections=sections,
+        footer=f"The same as JSON: assay eval items {result.run_id} --benchmark {result.benchmark} "
+        f"--step {result.step} --json",
+        links=links,
+    )
+
+
+def _preview(item: ItemView) -> str:
+    text = one_line(item.completion or item.failure or "")
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def item_document(
+    result: BenchmarkResult, item: ItemView, fields: Mapping[str, Any] | None, *, links: Sequence[tuple[str, str]] = ()
+) -> Document:
+    """Return the prompt, completion and grade of an item. `fields`: the item as its suite has it."""
+    facts = [
+        Fact("score", "none" if item.score is None else f"{item.score:.6g}"),
+        Fact("weight", f"{item.weight:g}"),
+        Fact("ended", item.finish_reason or "—"),
+        *(Fact(key, f"{value:.6g}" if isinstance(value, float) else str(value)) for key, value in item.details.items()),
+    ]
+    if item.failure_kind:
+        facts.append(Fact("failed", Cell(item.failure_kind, "bad"), item.failure or ""))
+    prompt: list[Code | Paragraph] = [
+        Code(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), key)
+        for key, value in (fields or {}).items()
+    ]
+    absent = "The suite with this version of the benchmark is not on this machine, so its prompt cannot be shown."
+    said = Code(item.completion) if item.completion is not None else Paragraph("Nothing was sampled.")
+    return Document(
+        title=f"Item {item.item_id}",
+        kind="benchmark item",
+        subtitle=f"{result.benchmark}, {result.run_id}@{result.step:,}",
+        sections=[
+            Section("Prompt and expected answer", prompt or [Paragraph(absent)]),
+            Section("Completion", [said]),
+            Section("Grade", [FactList(facts)]),
+        ],
+        links=links,
+    )
