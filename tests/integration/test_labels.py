@@ -1,23 +1,18 @@
 """Each kind of label from raw rows to a report: one digest at every number of workers, by its own metrics."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from in_process import AssayAt
 from variants import soaked
 
 KINDS = ("binary", "classes", "number")
 SCORES = {"classes": ("correct", "share"), "number": ("own", "units of the label")}
 WORDS = ("alpha", "beta", "gamma")
 SHORT = ("trainer.commit_every=6", "trainer.evaluate_every=12")
-Assay = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def assay(folder: Path) -> Assay:
-    """Runs a command there."""
-    environment = {**os.environ, "ASSAY_HOME": str(folder / "home")}
-
-    def run(*arguments: object) -> str:
-        command = [sys.executable, "-m", "assay", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    return run
+def assay(folder: Path) -> AssayAt:
+    return AssayAt(folder / "home", folder)
 
 
 @pytest.fixture(scope="module")
-def recipes(assay: Assay) -> dict[str, str]:
+def recipes(assay: AssayAt) -> dict[str, str]:
     """Kind -> the recipe that fits its dataset, as it was written."""
     for kind in KINDS:
         named = ("--text", "text", "--label", kind, "--tokenizer", "new:300", "--jobs", 1)
@@ -61,17 +47,17 @@ def recipes(assay: Assay) -> dict[str, str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["classes", *soaked("binary", "number")])
 def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
-    assay: Assay, recipes: dict[str, str], kind: str, tmp_path: Path
+    assay: AssayAt, recipes: dict[str, str], kind: str, tmp_path: Path
 ) -> None:
-    assert f"type: {kind}" in assay("train", recipes[kind], "--check", "--verbose")
+    assert f"type: {kind}" in assay("train", recipes[kind], "--check", "--verbose").out
     runs: dict[int, dict[str, Any]] = {}
     for workers in (1, 2):
-        options = ("--workers", workers, "--run-id", f"{kind}-{workers}", "--json")
-        runs[workers] = json.loads(assay("train", recipes[kind], *SHORT, *options))
+        options = ("--workers", workers, "--run-id", f"{kind}-{workers}")
+        runs[workers] = assay.json("train", recipes[kind], *SHORT, *options)
     assert len({run["weights_digest"] for run in runs.values()}) == 1
     evaluation = runs[1]["evaluation"]
     assert runs[2]["evaluation"]["overall"] == evaluation["overall"]
-    (same,) = json.loads(assay("decide", "compare", f"{kind}-1", f"{kind}-2", "--json", "--out", tmp_path / "c.html"))
+    (same,) = assay.json("decide", "compare", f"{kind}-1", f"{kind}-2", "--out", tmp_path / "c.html")
     assert same["verdict"] == "pass"
     assay("report", f"{kind}-1", "--out", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
@@ -85,7 +71,7 @@ def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["classes", "number"])
 def test_a_campaign_decides_on_each_kind_of_label(
-    assay: Assay, folder: Path, recipes: dict[str, str], kind: str
+    assay: AssayAt, folder: Path, recipes: dict[str, str], kind: str
 ) -> None:
     score, unit = SCORES[kind]
     campaign = {
@@ -100,7 +86,7 @@ def test_a_campaign_decides_on_each_kind_of_label(
     }
     (folder / f"c-{kind}.yaml").write_text(yaml.safe_dump(campaign))
     assay("decide", "run", f"c-{kind}.yaml")
-    (decision,) = json.loads(assay("decide", "show", f"c-{kind}", "--json"))
+    (decision,) = assay.json("decide", "show", f"c-{kind}")
     (effect,) = decision["effects"]
     assert effect["unit"] == unit
     assert decision["recommendation"] != "scale"

@@ -1,15 +1,12 @@
 """Campaigns over candidates of language methods, by the commands: to a decision, and a memo that says it."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from in_process import AssayAt
 from integration.test_language_export import MODEL, conversations, preferences, recipe
 from prompt_rows import grpo_recipe, prompt_dataset
 from variants import soaked
@@ -18,18 +15,8 @@ __all__ = ["conversations", "preferences"]
 TEXT = "".join(f"{first} plus {second}\nthat is {8 * first + second}\n" for first in range(8) for second in range(8))
 
 
-class Assay:
-    """Commands in processes of their own, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._environment = {**os.environ, "ASSAY_HOME": str(folder / "home")}
-
-    def __call__(self, *arguments: object) -> str:
-        command = [sys.executable, "-m", "assay", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, env=self._environment)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
+class Assay(AssayAt):
+    """Commands in a folder, whose recipes and the like it writes."""
 
     def write(self, name: str, tree: dict[str, Any]) -> Path:
         (self.folder / name).write_text(yaml.safe_dump(tree))
@@ -56,14 +43,14 @@ def campaign(assay: Assay, tree: dict[str, Any], **keys: Any) -> tuple[list[Any]
     )
     assay("decide", "run", path)
     (folder,) = assay.folder.glob("home/**/memo.md")
-    decisions = json.loads(assay("decide", "show", "tiny", "--json"))
+    decisions = assay.json("decide", "show", "tiny")
     return decisions, folder.read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp_path: Path) -> None:
-    assay = Assay(tmp_path)
+    assay = Assay(tmp_path / "home")
     (tmp_path / "texts").mkdir()
     for part in range(8):
         (tmp_path / "texts" / f"{part}.txt").write_text(TEXT[part * len(TEXT) // 8 : (part + 1) * len(TEXT) // 8])
@@ -109,7 +96,7 @@ def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp
 def test_candidates_of_methods_of_pairs_end_in_a_memo(
     method: str, conversations: Path, preferences: Path, tmp_path: Path
 ) -> None:
-    assay = Assay(tmp_path)
+    assay = Assay(tmp_path / "home")
     model: dict[str, Any] = MODEL
     if method == "dpo":
         start = recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL})
@@ -136,7 +123,7 @@ def test_candidates_of_methods_of_pairs_end_in_a_memo(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_length_and_distance_of_held_out_answers_guard_a_campaign_of_rewards(tmp_path: Path) -> None:
-    assay = Assay(tmp_path)
+    assay = Assay(tmp_path / "home")
     tree = grpo_recipe(
         prompt_dataset(tmp_path / "rows"),
         tmp_path / "base",

@@ -26,6 +26,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.export.export import Exported, export_run
 from assay.workflows.run import create_run
+from in_process import AssayAt
 from in_process import assay as run_command
 from one_rank import train_here
 from preference_rows import END, VOCABULARY, preference_dataset
@@ -269,20 +270,15 @@ json.dump(found, open(sys.argv[4], "w"))
 def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
     method: str, conversations: Path, preferences: Path, home: Home, tmp_path: Path
 ) -> None:
-    """By the commands, in processes of their own; DPO begins with what SFT left."""
-    assay(
-        tmp_path,
-        "train",
-        written(tmp_path, recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL})),
-        "--run-id",
-        "sft",
-    )
+    """By the commands; DPO begins with what SFT left."""
+    assay, sft = AssayAt(tmp_path / "home"), recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL})
+    assay("train", written(tmp_path, sft), "--run-id", "sft")
     if method != "sft":
-        assay(tmp_path, "runs", "export", "sft", "--out", tmp_path / "base")
+        assay("runs", "export", "sft", "--out", tmp_path / "base")
         base = {"type": "pretrained", "path": str(tmp_path / "base")}
         tree = recipe(preferences, {"type": method, "model": base})
-        assay(tmp_path, "train", written(tmp_path, tree), "--run-id", method)
-    assay(tmp_path, "runs", "export", method, "--out", tmp_path / "model")
+        assay("train", written(tmp_path, tree), "--run-id", method)
+    assay("runs", "export", method, "--out", tmp_path / "model")
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
     assert str(tmp_path) not in texts
     request = [chat(index, "that is it, " * (index % 3)) for index in range(4)]
@@ -311,10 +307,3 @@ def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
 def written(folder: Path, tree: dict[str, Any]) -> Path:
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     return folder / "recipe.yaml"
-
-
-def assay(folder: Path, *arguments: object) -> None:
-    command = [sys.executable, "-m", "assay", *map(str, arguments)]
-    environment = {**os.environ, "ASSAY_HOME": str(folder / "home")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,10 +1,5 @@
 """Reward models and DPO with real processes: killed, resized, sharded, by the commands; and what they learn."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
 from assay.elastic.supervisor import RestartPolicy
+from in_process import AssayAt
 from integration.test_soak import seeds
 from method_runs import digest, eventful
 from one_rank import train_one_rank
@@ -71,21 +67,9 @@ def test_killed_resized_and_sharded_the_weights_are_the_same(
     assert digest(tree, "eventful", eventful()) == digest(tree, "undisturbed", RestartPolicy())
 
 
-Assay = Callable[..., Any]
-
-
 @pytest.fixture
-def assay(tmp_path: Path) -> Assay:
-    """Runs a command: `assay("show", RUN)` is what it prints as JSON; `code` its exit code."""
-
-    def run(*arguments: object, code: int = 0, as_json: bool = True) -> Any:
-        environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
-        command = [sys.executable, "-m", "assay", *map(str, arguments), *(["--json"] if as_json else [])]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert code in (None, done.returncode), f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        return json.loads(done.stdout) if as_json else done.stdout + done.stderr
-
-    return run
+def assay(tmp_path: Path) -> AssayAt:
+    return AssayAt(tmp_path / "home")
 
 
 def recipe_file(folder: Path, tree: dict[str, Any]) -> Path:
@@ -120,11 +104,11 @@ def test_what_cannot_work_is_refused_before_anything_is_made(
     message: str,
     preferences: Path,
     methods: dict[str, Any],
-    assay: Assay,
+    assay: AssayAt,
     tmp_path: Path,
 ) -> None:
     recipe = recipe_file(tmp_path, preference_recipe(preferences, methods[method]))
-    assert message in assay("train", recipe, override, code=2, as_json=False)
+    assert message in assay("train", recipe, override, code=2).err
     assert not list((tmp_path / "home").glob("*/run.json"))
 
 
@@ -134,7 +118,7 @@ OUTLIER = 20
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], assay: Assay, tmp_path: Path) -> None:
+def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], assay: AssayAt, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     rows = [pair_row(rng, 4) for _ in range(240)]
     bad = {37, 120, 201}
@@ -154,9 +138,9 @@ def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], as
         data={"split": {"type": "hash", "validation_fraction": 0.05}},
         trainer={"max_steps": 14},
     )
-    output = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1, as_json=False)
+    output = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1).err
     step = int(output.split(" is saved as a capsule")[0].split(" Step ")[-1])
-    report = assay("runs", "replay", "dies", "--step", step, "--bisect", "--watch", code=1)
+    report = assay.json("runs", "replay", "dies", "--step", step, "--bisect", "--watch", code=1)
     assert report["rows"]["rows"] and {row["row_id"] for row in report["rows"]["rows"]} <= bad
     found = report["operators"]["finding"]
     assert found["module"].startswith("network.model.layers.0"), "the square of the embedding is no number"

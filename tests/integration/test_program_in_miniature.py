@@ -17,6 +17,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.campaign.folder import find_campaign, newest_decisions
+from in_process import AssayAt
 
 HOUR_S = 1.0
 """A second of the clock is an hour of the program."""
@@ -105,7 +106,7 @@ def _run_campaign_killing_one_run(file: Path, home: Path) -> None:
         time.sleep(0.02)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    _assay("decide", "run", file)
+    AssayAt(home)("decide", "run", file)
 
 
 def _notes(path: Path, start_s: float) -> None:

@@ -1,10 +1,5 @@
 """Fine-tuning a language model with real processes: killed, resized, sharded; and by the commands."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +7,7 @@ import pytest
 import yaml
 
 from assay.elastic.supervisor import RestartPolicy
+from in_process import AssayAt
 from language_rows import language_dataset, sft_recipe, small_model
 from method_runs import digest, eventful
 from one_rank import train_one_rank
@@ -79,49 +75,39 @@ def test_every_world_size_ends_with_the_same_weights(
     assert digest(tree, "shared", policy, world_size) == alone
 
 
-Assay = Callable[..., Any]
-
-
 @pytest.fixture
-def assay(tmp_path: Path) -> Assay:
-    """Runs a command: `assay("show", RUN)` is what it prints as JSON, `code` its exit code."""
-    environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
-
-    def run(*arguments: object, code: int = 0, as_json: bool = True) -> Any:
-        command = [sys.executable, "-m", "assay", *map(str, arguments), *(["--json"] if as_json else [])]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.returncode == code, f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        return json.loads(done.stdout) if as_json else done.stdout + done.stderr
-
-    return run
+def assay(tmp_path: Path) -> AssayAt:
+    return AssayAt(tmp_path / "home")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("loader", [PACKED, LINES], ids=["packed", "lines"])
-def test_the_commands_take_it_as_they_are(loader: dict[str, Any], language: Path, assay: Assay, tmp_path: Path) -> None:
+def test_the_commands_take_it_as_they_are(
+    loader: dict[str, Any], language: Path, assay: AssayAt, tmp_path: Path
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     slices = {"slice_columns": ["language"]}
     trainer = {"evaluate_every": 4, "spot_check_every": 4}
     recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=loader)))
     (tmp_path / "kill.yaml").write_text(yaml.safe_dump(KILL))
     assay("train", recipe, "--run-id", "killed", "--workers", 2, "--faults", tmp_path / "kill.yaml")
-    run = assay("runs", "show", "killed")
+    run = assay.json("runs", "show", "killed")
     assert run["status"] == "succeeded" and len(run["attempts"]) == 2
     measured = {item["metric"]["name"]: item["estimate"] for item in run["evaluation"]["overall"]["measured"]}
     assert list(measured) == ["nats_per_token", "token_accuracy"]
     assert {item["column"] for item in run["evaluation"]["slices"]} == {"language"}
-    assert assay("runs", "audit", "killed")["verdict"] == "pass"
-    assert assay("runs", "replay", "killed", "--step", 6)["verdict"] == "equal"
-    assert assay("runs", "replay", "killed", "--step", 6, "--bisect")["verdict"] == "equal"
+    assert assay.json("runs", "audit", "killed")["verdict"] == "pass"
+    assert assay.json("runs", "replay", "killed", "--step", 6)["verdict"] == "equal"
+    assert assay.json("runs", "replay", "killed", "--step", 6, "--bisect")["verdict"] == "equal"
     assay("train", recipe, "trainer.optimizer.learning_rate=0.02", "--run-id", "faster")
-    (found,) = assay("decide", "compare", "killed", "faster", "--out", tmp_path / "compared.html")
+    (found,) = assay.json("decide", "compare", "killed", "faster", "--out", tmp_path / "compared.html")
     assert found["metric"]["name"] == "nats_per_token" and found["difference"]["high"] < 0
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tmp_path: Path) -> None:
+def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: AssayAt, tmp_path: Path) -> None:
     recipe, runs = tmp_path / "recipe.yaml", []
     for width in (8, 16, 32):
         for steps in (10, 40):
@@ -131,15 +117,15 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
             runs.append(f"width-{width}-steps-{steps}")
             assay("train", recipe, "--run-id", runs[-1])
     page = tmp_path / "law.html"
-    found = assay("scaling", "fit", *runs, "--form", "compute", "--resamples", 100, "--out", page)
+    found = assay.json("scaling", "fit", *runs, "--form", "compute", "--resamples", 100, "--out", page)
     law = {item["name"]: item["estimate"]["value"] for item in found["law"]["parameters"]}
     assert found["law"]["num_points"] == 6 and 0 < law["alpha"] < 1 and "nan" not in str(found["law"])
     assert "<!doctype html>" in page.read_text()
-    beyond = assay("scaling", "fit", *runs, "--form", "compute", "--predict", "compute=1e8", code=2, as_json=False)
+    beyond = assay("scaling", "fit", *runs, "--form", "compute", "--predict", "compute=1e8", code=2).err
     assert "6 points are too few to test an extrapolation on" in beyond
-    refused = assay("scaling", "fit", *runs, "--form", "chinchilla", code=2, as_json=False)
+    refused = assay("scaling", "fit", *runs, "--form", "chinchilla", code=2).err
     assert "6 points for the 5 parameters of 'chinchilla': expected at least 10" in refused
-    (cost,) = assay("scaling", "code-length", runs[-1])["runs"]
+    (cost,) = assay.json("scaling", "code-length", runs[-1])["runs"]
     assert cost["bits"] > 0
 
 
@@ -154,9 +140,9 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
 )
 @pytest.mark.slow
 def test_what_cannot_work_is_refused_before_anything_is_made(
-    override: str, message: str, language: Path, assay: Assay, tmp_path: Path
+    override: str, message: str, language: Path, assay: AssayAt, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(sft_recipe(language)))
-    assert message in assay("train", recipe, override, code=2, as_json=False)
+    assert message in assay("train", recipe, override, code=2).err
     assert not list((tmp_path / "home").glob("runs/*"))

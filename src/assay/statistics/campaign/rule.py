@@ -167,8 +167,11 @@ def predictive_power(
         return np.ones(np.shape(effect.mean))
     forecast = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
     needed = least_scaling_effect(forecast.end, end_level, replication_variance, rule)
-    probability: np.ndarray = ndtr((forecast.slope * effect.mean - needed) / forecast.sd)
-    return probability
+    margin = forecast.slope * effect.mean - needed
+    with np.errstate(divide="ignore", invalid="ignore"):
+        probability: np.ndarray = ndtr(margin / forecast.sd)
+    # If no seed differs from another, the standard deviation is 0 and the forecast is certain.
+    return np.where(forecast.sd > 0, probability, margin >= 0)
 
 
 def required_at_end(

@@ -172,6 +172,13 @@ def test_one_seed_can_not_say_that_there_is_no_chance():
     assert predictive_power(effect(-0.5, seeds=1), num_seeds=1, **arguments) == 1.0
 
 
+@pytest.mark.parametrize(("mean", "probability"), [(0.0, 0.0), (0.9, 1.0)])
+def test_where_no_seed_differs_from_another_the_end_is_certain(mean, probability):
+    seen = effect(mean)._replace(seed_variance=np.asarray(0.0))
+    arguments = {"end_level": 0.96, "replication_variance": 1e-4, "rule": RULE}
+    assert predictive_power(seen, num_seeds=2, end_seeds=3, **arguments) == probability
+
+
 def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
     assert (
         predictive_power(effect(0.0), num_seeds=8, end_seeds=8, end_level=0.96, replication_variance=1e-4, rule=RULE)
