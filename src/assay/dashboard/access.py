@@ -28,6 +28,8 @@ from assay.store.objects import ObjectStore
 
 COOKIE = "assay_login"
 LOGIN_S = 12 * 3600.0
+MAX_REFUSED, REFUSED_WINDOW_S = 10, 60.0
+"""So many wrong keys may come from one address in this time."""
 _SECRET = "dashboard/secret"
 """Key of the secret in the API's store: a login outlives a restart of the server."""
 
@@ -92,6 +94,8 @@ class Access:
     def __init__(self, store: ObjectStore, keys: KeyRepository, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
+        self._refused_s: dict[str, list[float]] = {}
+        """When each address tried keys that open nothing."""
         store.put_if_absent(_SECRET, secrets.token_bytes(32))
         self._secret = store.get(_SECRET)
 
@@ -117,10 +121,19 @@ class Access:
         is_admin = "admin" in scopes
         return Reader(login, key_id, key.created.project, is_admin, is_admin or "write" in scopes)
 
-    def login(self, secret: str) -> str | None:
-        """Return the cookie's value for an API key; None if the key opens nothing."""
+    def login(self, secret: str, *, client: str = "") -> str | None:
+        """Return the cookie's value for an API key; None if the key opens nothing. Raises `PageError` if the address
+        `client` has tried too many of those."""
+        now_s = self._clock.monotonic_s()
+        recent = [at_s for at_s in self._refused_s.get(client, ()) if now_s - at_s < REFUSED_WINDOW_S]
+        if len(recent) >= MAX_REFUSED:
+            raise PageError(429, f"too many wrong keys. Wait {REFUSED_WINDOW_S:.0f} s and try again.")
         key = self._keys.opening(secret.strip())
         if key is None:
+            self._refused_s = {client: [*recent, now_s], **{
+                other: times for other, times in self._refused_s.items()
+                if other != client and now_s - times[-1] < REFUSED_WINDOW_S
+            }}  # fmt: skip
             return None
         body = f"{key.key_id}.{self._clock.now_s() + LOGIN_S:.0f}"
         return f"{body}.{self._signed(f'login {body}')}"

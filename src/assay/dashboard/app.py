@@ -1,9 +1,13 @@
 """The ASGI application of all pages: finds the page of an address, who reads it, and answers errors as pages."""
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from html import escape
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -14,12 +18,12 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.base.errors import AssayError, ConfigError, StoreError
-from assay.dashboard.access import Reader, Visit, set_login
+from assay.dashboard.access import Reader, Visit, check_origin, set_login, visible_runs
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError, render_page, static_file
 from assay.dashboard.pages.benchmarks import benchmark_page, benchmarks_page, result_page
-from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
 from assay.dashboard.pages.cost import cost_csv, cost_page
+from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
 from assay.dashboard.pages.decisions import decision_page, decision_record, decisions_page
 from assay.dashboard.pages.jobs import act_on_job, job_page, jobs_page
 from assay.dashboard.pages.login import login_page
@@ -28,6 +32,7 @@ from assay.dashboard.pages.now import now_page
 from assay.dashboard.pages.programs import program_page, programs_page
 from assay.dashboard.pages.run import run_page_of
 from assay.dashboard.pages.runs import runs_page
+from assay.dashboard.rendered import READER, TOKEN, Rendered, RenderedPages, refresh_s
 
 Handler = Callable[[Dashboard, Visit], Page | Response]
 """Makes a page, or another answer such as the points of a curve; called in a thread."""
@@ -59,6 +64,8 @@ ACTIONS: Mapping[str, Handler] = {
 
 THREADS = 4
 """Pages that are made at the same time."""
+RETRY_S = 5.0
+"""After this time, a page that could not be read is loaded again."""
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'self'",
@@ -84,6 +91,7 @@ class _Pages:
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
         self._threads = anyio.CapacityLimiter(THREADS)
+        self._rendered = RenderedPages()
         self._routes = [
             *(Route(address, partial(self._get, handler), methods=["GET"]) for address, handler in PAGES.items()),
             *(Route(address, partial(self._post, handler), methods=["POST"]) for address, handler in ACTIONS.items()),
@@ -126,6 +134,9 @@ class _Pages:
             raise PageError(404, f"there is no page {request.url.path}.")
         except AssayError as error:
             return self._refused(request, error)
+        except OSError as error:
+            _log.warning("%s %s: %s", request.method, request.url.path, error)
+            return self._refused(request, StoreError(f"the home cannot be read or written: {error.strerror or error}."))
         except Exception as error:
             _log.error("%s %s", request.method, request.url.path, exc_info=error)
             return self._refused(request, PageError(500, "this page failed; the server's log says why."))
@@ -133,18 +144,11 @@ class _Pages:
     def _refused(self, request: Request, error: AssayError) -> Response:
         """Return an error as a page. What may recover by itself is loaded again."""
         status = error.status if isinstance(error, PageError) else 404 if isinstance(error, ConfigError) else 503
-        page = message_page(str(error), status=status, retry_s=5.0 if isinstance(error, StoreError) else None)
-        return self._rendered(request, Reader(), page, {})
-
-    def _rendered(self, request: Request, reader: Reader, page: Page, versions: Mapping[str, int]) -> Response:
-        text = render_page(
-            page,
-            address=_address_of(request),
-            versions=versions,
-            reader_name=f"{reader.project} · {reader.key_id}" if reader.key_id else "",
-            token=self._dashboard.access.token(reader),
-        )
-        return HTMLResponse(text, page.status)
+        retry_s = RETRY_S if status == 503 else None
+        response = _plain(request, message_page(str(error), status=status, retry_s=retry_s))
+        if retry_s is not None:
+            response.headers["retry-after"] = f"{retry_s:.0f}"
+        return response
 
     async def _in_thread(self, call: Callable[[], Response]) -> Response:
         return await anyio.to_thread.run_sync(call, limiter=self._threads)
@@ -153,15 +157,44 @@ class _Pages:
         def answer() -> Response:
             reader = self._dashboard.access.reader(request)
             if reader is None:
-                return self._rendered(request, Reader(), login_page(_address_of(request)), {})
-            made = handler(self._dashboard._replace(reader=reader), _visit(reader, request))
-            if isinstance(made, Response):
-                etag = made.headers.get("etag", "")
-                is_known = etag and request.headers.get("if-none-match") == etag
-                return Response(status_code=304, headers={"etag": etag}) if is_known else made
-            return self._rendered(request, reader, made, self._dashboard.watch.versions(made.topics))
+                return _plain(request, login_page(_address_of(request)))
+            dashboard = self._dashboard._replace(reader=reader)
+            key = (_address_of(request), reader.sees_all or reader.project, reader.may_change, bool(reader.key_id))
+            others: list[Response] = []
+
+            def make() -> Rendered | None:
+                began_s, worked_s = time.monotonic(), time.thread_time()
+                made = handler(dashboard, _visit(reader, request))
+                if isinstance(made, Response):
+                    others.append(made)
+                    return None
+                versions = dashboard.watch.versions(made.topics, read_s=began_s)
+                text = self._shared_text(request, reader, made, versions, cost_s=self._rendered.cost_s(key))
+                return Rendered(made.status, text, versions, time.monotonic(), time.thread_time() - worked_s)
+
+            is_live = request.headers.get("hx-request") == "true"
+            rendered = self._rendered.get(key, dashboard.watch.versions, make, is_live=is_live)
+            return _if_new(request, others[0]) if rendered is None else self._own(reader, rendered)
 
         return await self._in_thread(answer)
+
+    def _shared_text(
+        self, request: Request, reader: Reader, page: Page, versions: Mapping[str, int], *, cost_s: float
+    ) -> str:
+        """Return the text of a page for all readers who may see and do the same."""
+        waits_s = refresh_s(page.refresh_s, cost_s, self._dashboard.watch.num_streams)
+        return render_page(
+            replace(page, refresh_s=round(waits_s, 1)),
+            address=_address_of(request),
+            versions=versions,
+            reader_name=READER if reader.key_id else "",
+            token=TOKEN if reader.may_change else "",
+        )
+
+    def _own(self, reader: Reader, rendered: Rendered) -> Response:
+        """Return a page with the name and the token of its reader."""
+        text = rendered.text.replace(READER, escape(f"{reader.project} · {reader.key_id}"))
+        return HTMLResponse(text.replace(TOKEN, self._dashboard.access.token(reader)), rendered.status)
 
     async def _post(self, handler: Handler, request: Request) -> Response:
         form = await _form(request)
@@ -169,9 +202,14 @@ class _Pages:
         def answer() -> Response:
             reader = self._dashboard.access.reader(request)
             if reader is None:
-                raise PageError(403, "you are not logged in.")
+                check_origin(request)
+                return _plain(request, login_page(_page_before(request), is_expired=True))
             self._dashboard.access.check_form(request, reader, form)
-            made = handler(self._dashboard._replace(reader=reader), _visit(reader, request, form))
+            try:
+                made = handler(self._dashboard._replace(reader=reader), _visit(reader, request, form))
+            finally:
+                self._dashboard.watch.forget()
+                self._rendered.forget()
             assert isinstance(made, Response), "an action ends with a redirect"
             return made
 
@@ -185,22 +223,33 @@ class _Pages:
         topics, versions = request.query_params.getlist("topic"), request.query_params.getlist("at")
         if not topics or len(topics) != len(versions) or len(topics) > 64 or not all(map(watch.knows, topics)):
             raise PageError(400, "a stream needs known topics, each with the version at which the page stands.")
+        await anyio.to_thread.run_sync(self._check_topics, reader, topics, limiter=self._threads)
         heard = dict(pair.rpartition("=")[::2] for pair in request.headers.get("last-event-id", "").split("&"))
         since = {topic: heard.get(topic, at) for topic, at in zip(topics, versions, strict=True)}
         numbers = {topic: int(version) if version.isdecimal() else 0 for topic, version in since.items()}
         return StreamingResponse(watch.events(numbers), media_type="text/event-stream")
 
+    def _check_topics(self, reader: Reader, topics: Sequence[str]) -> None:
+        """Raise `PageError` for a topic of another project's run or job."""
+        shown = visible_runs(reader, self._dashboard.api)
+        for topic in topics:
+            if shown is not None and not shown.shows(topic.partition(":")[2]):
+                raise PageError(404, f"no run or job '{topic.partition(':')[2]}' in this project.")
+
     async def _log_in(self, request: Request) -> Response:
         if request.method == "GET":
-            return self._rendered(request, Reader(), login_page("/"), {})
+            return _plain(request, login_page("/"))
+        if "origin" in request.headers:
+            check_origin(request)
         form = await _form(request)
 
         def answer() -> Response:
             target = form.get("to", "/")
             target = target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"
-            value = self._dashboard.access.login(form.get("key", ""))
+            client = "" if request.client is None else request.client.host
+            value = self._dashboard.access.login(form.get("key", ""), client=client)
             if value is None:
-                return self._rendered(request, Reader(), login_page(target, is_refused=True), {})
+                return _plain(request, login_page(target, is_refused=True))
             response = RedirectResponse(target, 303)
             set_login(response, request, value)
             return response
@@ -208,6 +257,7 @@ class _Pages:
         return await self._in_thread(answer)
 
     async def _log_out(self, request: Request) -> Response:
+        check_origin(request)
         response = RedirectResponse("/login", 303)
         set_login(response, request, "")
         return response
@@ -217,6 +267,26 @@ class _Pages:
             raise PageError(404, f"there is no file {request.url.path}.")
         kept = "public, max-age=31536000, immutable" if request.url.query else "no-cache"
         return Response(found[0], media_type=found[1], headers={"cache-control": kept})
+
+
+def _plain(request: Request, page: Page) -> Response:
+    """Return a page that needs no login."""
+    return HTMLResponse(
+        render_page(page, address=_address_of(request), versions={}, reader_name="", token=""), page.status
+    )
+
+
+def _if_new(request: Request, response: Response) -> Response:
+    """Return a response, or that the browser has it already."""
+    etag = response.headers.get("etag", "")
+    is_known = etag and request.headers.get("if-none-match") == etag
+    return Response(status_code=304, headers={"etag": etag}) if is_known else response
+
+
+def _page_before(request: Request) -> str:
+    """Return the address of the page with the form; `check_origin` has shown that it is of this server."""
+    before = urlsplit(request.headers.get("referer", ""))
+    return f"{before.path or '/'}{f'?{before.query}' if before.query else ''}"
 
 
 def _visit(reader: Reader, request: Request, form: Mapping[str, str] = MappingProxyType({})) -> Visit:

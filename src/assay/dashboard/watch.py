@@ -6,7 +6,7 @@ looked at only while a page is open, each at most once in `LOOK_S` however many 
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -16,6 +16,8 @@ Look = Callable[[str], object]
 """Returns a value that differs when what the argument names has changed."""
 
 LOOK_S = 1.0
+LOOK_SHARE = 0.03
+"""Largest share of a core that the looks at one topic may take: what takes long is looked at less often."""
 HEARTBEAT_S = 15.0
 """A stream says something at least this often, so that both sides notice a lost connection."""
 
@@ -23,7 +25,10 @@ HEARTBEAT_S = 15.0
 class _Seen(NamedTuple):
     value: object
     version: int
-    at_s: float
+    changed_s: float
+    """Of the monotonic clock, as the others."""
+    next_s: float
+    """Until then, this is new enough."""
 
 
 class Watch:
@@ -34,41 +39,79 @@ class Watch:
         self._looks = looks
         self._seen: dict[str, _Seen] = {}
         self._lock = threading.Lock()
+        self._first = int(time.time())
+        """Versions are those of this server: a page that was open before a restart fetches itself again."""
+        self._is_stopped = False
+        self.num_streams = 0
+
+    def stop(self) -> None:
+        """End all streams within `LOOK_S`, so that the server can stop."""
+        self._is_stopped = True
 
     def knows(self, topic: str) -> bool:
         """Return whether there are topics of this kind."""
         return topic.partition(":")[0] in self._looks
 
-    def versions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the versions of topics, at most `LOOK_S` old."""
+    def forget(self) -> None:
+        """Look at all topics again at the next request, because something was changed through this server."""
         with self._lock:
-            return {topic: self._version(topic) for topic in topics}
+            self._seen = {topic: seen._replace(next_s=0.0) for topic, seen in self._seen.items()}
 
-    def _version(self, topic: str) -> int:
-        seen, now_s = self._seen.get(topic), time.monotonic()
-        if seen is not None and now_s - seen.at_s < LOOK_S:
-            return seen.version
+    def versions(self, topics: Iterable[str], *, read_s: float | None = None) -> dict[str, int]:
+        """Return the versions of topics, at most a look old.
+
+        `read_s`: when a page began to read its facts; a change that was noticed later does not count, so that the
+        page is fetched again.
+        """
+        topics = tuple(topics)
+        known = self._known(topics)
+        if known is None:
+            with self._lock:
+                known = {topic: self._look(topic) for topic in topics}
+        return {topic: seen.version - (read_s is not None and seen.changed_s > read_s) for topic, seen in known.items()}
+
+    def _known(self, topics: Sequence[str]) -> dict[str, _Seen] | None:
+        """Return what was seen of the topics, without waiting for a look; None if one is due."""
+        now_s = time.monotonic()
+        seen = {topic: self._seen.get(topic) for topic in topics}
+        known = {topic: found for topic, found in seen.items() if found is not None and now_s < found.next_s}
+        return known if len(known) == len(seen) else None
+
+    def _look(self, topic: str) -> _Seen:
+        seen, began_s = self._seen.get(topic), time.monotonic()
+        if seen is not None and began_s < seen.next_s:
+            return seen
         kind, _, name = topic.partition(":")
+        worked_s = time.thread_time()
         try:
             value = self._looks[kind](name)
         except Exception as error:  # what cannot be read has changed, and changes again once it can be
             value = repr(error)
-        version = 1 if seen is None else seen.version + (seen.value != value)
-        self._seen[topic] = _Seen(value, version, now_s)
-        return version
+        worked_s = time.thread_time() - worked_s
+        is_changed = seen is None or seen.value != value
+        version = self._first if seen is None else seen.version + is_changed
+        changed_s = time.monotonic() if seen is None or is_changed else seen.changed_s
+        self._seen[topic] = _Seen(value, version, changed_s, time.monotonic() + max(LOOK_S, worked_s / LOOK_SHARE))
+        return self._seen[topic]
 
     async def events(self, since: Mapping[str, int]) -> AsyncIterator[bytes]:
         """Yield a server-sent event whenever a topic of `since` has another version than before."""
-        known, silent_s = dict(since), 0.0
-        yield b"retry: 2000\n\n"
-        while True:
-            now = await anyio.to_thread.run_sync(self.versions, tuple(known))
-            if now != known:
-                known, silent_s = now, 0.0
-                identifier = "&".join(f"{topic}={version}" for topic, version in now.items())
-                yield f"id: {identifier}\nevent: changed\ndata: {identifier}\n\n".encode()
-            elif silent_s >= HEARTBEAT_S:
-                silent_s = 0.0
-                yield b": still here\n\n"
-            await anyio.sleep(LOOK_S)
-            silent_s += LOOK_S
+        known, silent_s, topics = dict(since), 0.0, tuple(since)
+        self.num_streams += 1
+        try:
+            yield b"retry: 2000\n\n"
+            while not self._is_stopped:
+                # Of many streams, one waits in a thread for a look; the others find what it saw.
+                is_known = self._known(topics) is not None
+                now = self.versions(topics) if is_known else await anyio.to_thread.run_sync(self.versions, topics)
+                if now != known:
+                    known, silent_s = now, 0.0
+                    identifier = "&".join(f"{topic}={version}" for topic, version in now.items())
+                    yield f"id: {identifier}\nevent: changed\ndata: {identifier}\n\n".encode()
+                elif silent_s >= HEARTBEAT_S:
+                    silent_s = 0.0
+                    yield b"event: unchanged\ndata:\n\n"
+                await anyio.sleep(LOOK_S)
+                silent_s += LOOK_S
+        finally:
+            self.num_streams -= 1

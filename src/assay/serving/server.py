@@ -38,11 +38,11 @@ def run_server(
     host: str,
     port: int,
     judge: str | None,
-    add_pages: "Callable[[ASGIApp, AppState], ASGIApp]",
+    add_pages: "Callable[[ASGIApp, AppState], tuple[ASGIApp, Callable[[], None]]]",
     notify: Callable[[str], None],
 ) -> None:
-    """Serve until stopped. `add_pages` adds the dashboard to the API. `notify` gets the address once the server
-    listens."""
+    """Serve until stopped. `add_pages` adds the dashboard to the API; it also returns what ends its event streams.
+    `notify` gets the address once the server listens."""
     try:
         from assay.serving.engines.pool import EnginePool
         from assay.serving.http.connections import TimedServer
@@ -80,13 +80,13 @@ def run_server(
             "create'), or use 127.0.0.1 and connect through ssh -L."
         )
     app.projects.ensure(DEFAULT_PROJECT, by="")
-    asgi_app = add_pages(make_app(app), app)
+    asgi_app, end_streams = add_pages(make_app(app), app)
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}"
         notify(f"dashboard {address}\nserving {address}{BASE_PATH}")
         threading.Thread(target=_run_maintenance, args=(app, notify), name="house", daemon=True).start()
-        TimedServer(asgi_app, log).run(sockets=[listener])
+        TimedServer(asgi_app, log, end_streams).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:

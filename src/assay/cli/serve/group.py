@@ -86,7 +86,8 @@ def serve(
         from assay.dashboard.app import with_pages
         from assay.dashboard.dashboard import Dashboard
 
-        return with_pages(api, Dashboard.of(home, state))
+        dashboard = Dashboard.of(home, state)
+        return with_pages(api, dashboard), dashboard.watch.stop
 
     def notify(text: str) -> None:
         click.echo(text, err=True)

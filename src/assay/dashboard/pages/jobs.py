@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse
 
+from assay.base.clock import utc_text
 from assay.base.units import age_text
 from assay.dashboard.access import Reader, Visit
 from assay.dashboard.dashboard import Dashboard, accepted_repository
@@ -29,7 +30,7 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.values import minute_text, one_line
+from assay.reporting.values import one_line
 from assay.serving.api_error import ApiError
 from assay.serving.batches.batches import BatchState
 from assay.serving.evals.runs import EvalRunState
@@ -295,7 +296,7 @@ def _nothing(dashboard: Dashboard, visit: Visit) -> Paragraph:
 
 
 def _time(at_s: float | None) -> str:
-    return "" if at_s is None else minute_text(at_s)
+    return "" if at_s is None else utc_text(at_s)
 
 
 def _error(shape: Mapping[str, Any]) -> str:
@@ -352,7 +353,7 @@ def _sections(api: AppState, state: JobState, accepted: Accepted, visit: Visit) 
     checkpoints = [checkpoint_object(state, checkpoint) for checkpoint in reversed(state.usable_checkpoints)]
     table = Table.of(
         events,
-        (number("at (UTC)"), lambda event: minute_text(event["created_at"])),
+        (number("at (UTC)"), lambda event: utc_text(event["created_at"])),
         (name("level"), lambda event: Cell(event["level"], "bad" if event["level"] == "error" else None)),
         ("message", lambda event: one_line(event["message"])),
     )

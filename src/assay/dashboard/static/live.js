@@ -4,6 +4,10 @@ const address = document.getElementById("stream")?.dataset.address;
 const trouble = document.getElementById("trouble");
 let lastWord = new Date();
 let source = null;
+let nextFetch = null;
+let lastFetchMs = 0;
+const RETRY_MS = 5000;
+const SILENT_MS = 40000; // more than two of the server's heartbeats
 
 function say(text) {
   trouble.textContent = text;
@@ -19,6 +23,15 @@ function isSilent() {
   say(`The server does not answer. This page is as of ${lastWord.toLocaleTimeString()} and goes on by itself.`);
 }
 
+// A server that cannot read its home says why; a login that has ended needs the reader.
+function isRefused(event) {
+  const { status, responseText } = event.detail.xhr;
+  if (status === 401) return location.reload();
+  const why = new DOMParser().parseFromString(responseText, "text/html").querySelector(".sentence")?.textContent;
+  say(`${why ?? "The server failed."} This page is as of ${lastWord.toLocaleTimeString()} and goes on by itself.`);
+  setTimeout(fetchPageSoon, RETRY_MS);
+}
+
 // A hidden page holds no connection: browsers allow six for each server.
 function followWhileVisible() {
   if (!address) return;
@@ -28,11 +41,35 @@ function followWhileVisible() {
   source = new EventSource(address);
   source.addEventListener("open", isHeard);
   source.addEventListener("error", isSilent);
+  source.addEventListener("unchanged", isHeard);
   source.addEventListener("changed", () => {
     isHeard();
-    window.htmx.trigger("#page", "changed");
+    fetchPageSoon();
     document.dispatchEvent(new CustomEvent("assay:changed"));
   });
+}
+
+// A page is fetched again at most once in its own refresh time; the last change of a burst is never left out.
+function fetchPageSoon() {
+  if (nextFetch) return;
+  const page = document.getElementById("page");
+  const waitMs = Math.max(0, 1000 * Number(page.dataset.refreshS) - (Date.now() - lastFetchMs));
+  nextFetch = setTimeout(() => {
+    nextFetch = null;
+    lastFetchMs = Date.now();
+    window.htmx.trigger("#page", "changed");
+  }, waitMs);
+}
+
+// UTC times are shown in the reader's zone, with UTC beside.
+function showLocalTimes() {
+  for (const element of document.querySelectorAll("time[datetime]")) {
+    const utc = element.getAttribute("datetime");
+    const moment = new Date(utc);
+    if (Number.isNaN(moment.getTime()) || moment.getTimezoneOffset() === 0 || element.textContent !== utc) continue;
+    const local = moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    element.textContent = `${local} (${utc})`;
+  }
 }
 
 // What a reader opened, typed or zoomed stays as it is when the page's facts change.
@@ -42,7 +79,10 @@ Object.assign(window.Idiomorph.defaults.callbacks, {
 });
 
 document.body.addEventListener("htmx:afterOnLoad", isHeard);
+document.body.addEventListener("htmx:afterSwap", showLocalTimes);
 document.body.addEventListener("htmx:sendError", isSilent);
-document.body.addEventListener("htmx:responseError", isSilent);
+document.body.addEventListener("htmx:responseError", isRefused);
 document.addEventListener("visibilitychange", followWhileVisible);
+setInterval(() => source && Date.now() - lastWord > SILENT_MS && isSilent(), 5000);
 followWhileVisible();
+showLocalTimes();

@@ -18,6 +18,7 @@ import socket
 import struct
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -227,7 +228,8 @@ class TimedProtocol(H11Protocol):
 class TimedServer(uvicorn.Server):
     """Uvicorn with time limits for clients."""
 
-    def __init__(self, app: Any, log: LimitedLogHandler) -> None:
+    def __init__(self, app: Any, log: LimitedLogHandler, on_stop: Callable[[], None] = lambda: None) -> None:
+        """`on_stop` is called when the server begins to stop: it ends responses that would go on for ever."""
         table = ConnectionTable(max_connections(raise_file_limit()))
         config = uvicorn.Config(
             app,
@@ -243,11 +245,16 @@ class TimedServer(uvicorn.Server):
         )
         super().__init__(config)
         self._log = log
+        self._on_stop = on_stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_LISTENING)  # asyncio's backlog also sets how many it accepts at once
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)
 
     async def _check_connections(self) -> None:
         now_s = asyncio.get_running_loop().time()
