@@ -33,6 +33,7 @@ Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 MAX_COLUMNS = 4096
+_FARTHEST_STEP = 2**61
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -286,7 +287,8 @@ def changed_since(ledger: Ledger, runs: Sequence[Run], cursor: Mapping[str, str]
 def _checked(columns: int) -> int:
     if columns < 1:
         raise ConfigError(f"columns={columns}: a curve needs at least 1.")
-    return min(columns, MAX_COLUMNS)
+    # Steps of both signs need two columns at any width.
+    return min(max(columns, 2), MAX_COLUMNS)
 
 
 def _span(states: Sequence[CurveState], first_step: int | None, last_step: int | None) -> tuple[int, int]:
@@ -296,7 +298,8 @@ def _span(states: Sequence[CurveState], first_step: int | None, last_step: int |
     last = max((item.last_step for item in series), default=first) if last_step is None else last_step
     if first_step is not None and last_step is not None and first > last:
         raise ConfigError(f"the window begins at step {first} and ends at step {last}: swap them.")
-    return first, max(first, last)
+    first = min(max(first, -_FARTHEST_STEP), _FARTHEST_STEP)
+    return first, min(max(first, last), _FARTHEST_STEP)
 
 
 def _columns(window: WindowNodes, level: int) -> Columns:
@@ -310,7 +313,9 @@ def _cursor(state: CurveState, level: int, request: tuple[object, ...]) -> Curso
     if not state.series:
         return Cursor(1 << level, 0, 0, _digest(request))
     *earlier, growing = state.series
-    return Cursor(1 << level, growing.series_id, growing.num_points, _digest(request, *map(tuple, earlier)))
+    return Cursor(
+        1 << level, growing.series_id, growing.num_points, _digest(request, *map(tuple, earlier), growing.limit)
+    )
 
 
 def _replaces_from(connection: Connection, since: Cursor | None, now: Cursor, last: int) -> int | None:

@@ -124,6 +124,7 @@ def series_rows(connection: Connection, *, order: str = "series_id", **ours: obj
 
 
 def append_points(connection: Connection, run_id: str, header: SegmentHeader, metrics: dict[str, Points]) -> None:
+    """Append points of a rank to its series, with their chunks and levels."""
     table = tables.metric_series
     ours: dict[str, Any] = {"run_id": run_id, "attempt": header.attempt, "rank": header.rank}
     known = {row.name: row for row in series_rows(connection, **ours)}

@@ -102,20 +102,20 @@ class CurveState(NamedTuple):
     @property
     def is_stale(self) -> bool:
         """Whether the levels are behind the chunks or the attempts."""
-        grew = any(self.stored.num_covered(series) < series.num_settled for series in self.series)
-        return grew or self.changed_from() is not None
+        return bool(self.grown()) or self.changed_from() is not None
+
+    def grown(self) -> list[CurveSeries]:
+        """Return the series with points that the levels have to cover, but do not."""
+        return [series for series in self.series if self.stored.num_covered(series) < series.num_settled]
 
     def changed_from(self) -> int | None:
-        """Return the first step from which covered points belong elsewhere; None if the levels only have to grow."""
+        """Return the first step from which covered points were rolled back since; None if none were."""
         changed: list[int] = []
-        for index, series in enumerate(self.series):
+        for series in self.series:
             num_covered, limit = self.stored.covered.get(series.series_id, (0, series.limit))
             first_changed = min(limit, series.limit) + 1
             if num_covered and limit != series.limit and series.last_step >= first_changed:
                 changed.append(int(first_changed))
-            # Of equal steps the later attempt's value is the last one, so its points have to be added behind.
-            if num_covered < series.num_settled and any(map(self.stored.num_covered, self.series[index + 1 :])):
-                changed.append(series.first_step)
         return min(changed, default=None)
 
 
@@ -179,9 +179,10 @@ def _stored_levels(connection: Connection, curve_ids: Sequence[int]) -> dict[int
 
 def extend_levels(connection: Connection, state: CurveState) -> None:
     """Bring a curve's stored levels up to date, within the transaction that read its state."""
-    stored, from_step = _claimed(connection, state.curve_id), state.changed_from()
+    stored = _claimed(connection, state.curve_id)
     num_settled = sum(series.num_settled for series in state.series)
     state = state._replace(stored=stored)
+    from_step = _rebuilt_from(connection, state)
     is_chosen_again = num_settled >= CHOSEN_EVERY * stored.chosen_at_points
     if is_chosen_again or _num_top_nodes(connection, state) > BLOCK_NODES:
         key = {"curve_id": state.curve_id}
@@ -209,6 +210,17 @@ def extend_levels(connection: Connection, state: CurveState) -> None:
     covered = {series.series_id: (series.num_settled, series.limit) for series in state.series}
     row = {"curve_id": state.curve_id, "covered": state.stored._replace(covered=covered).to_json()}
     upsert(connection, tables.metric_curves, [row])
+
+
+def _rebuilt_from(connection: Connection, state: CurveState) -> int | None:
+    """Return the first step from which levels have to be rebuilt from points; None if new points can be added."""
+    changed_from, grown = state.changed_from(), state.grown()
+    # Of equal steps the later attempt's value is the last one, so it cannot be added before the earlier one's.
+    newest = max((series.attempt for series in state.series if state.stored.num_covered(series)), default=0)
+    if changed_from is None and all(series.attempt >= newest for series in grown):
+        return None
+    starts = [first_step_after(connection, series.series_id, state.stored.num_covered(series)) for series in grown]
+    return min([*starts, *([] if changed_from is None else [changed_from])])
 
 
 def _claimed(connection: Connection, curve_id: int) -> StoredLevels:
@@ -359,7 +371,8 @@ class Window(NamedTuple):
 
 
 def level_of(first: int, last: int, columns: int) -> int:
-    """Return the finest level that needs at most this number of columns for the steps [first, last]."""
+    """Return the finest level that needs at most this number of columns, at least 2, for the steps [first, last]."""
+    assert columns >= 2, "steps of both signs need two columns at any level"
     level = 0
     while (last >> level) - (first >> level) >= columns:
         level += 1
@@ -397,12 +410,13 @@ def read_window(
     curve_index = {state.curve_id: index for index, state in enumerate(states) if state.series}
     streams = []
     for is_lost in range(2 if with_lost else 1):
-        parts = [points[is_lost]]
-        for stored_level, group in by_level.items():
-            key = (is_lost, stored_level)
-            parts.append(
-                _stored_nodes(connection, {state.curve_id: curve_index[state.curve_id] for state in group}, key, edges)
+        parts = [
+            _stored_nodes(
+                connection, {state.curve_id: curve_index[state.curve_id] for state in group}, (is_lost, stored), edges
             )
+            for stored, group in by_level.items()
+        ]
+        parts.append(points[is_lost])  # behind the stored ones: they were logged later
         streams.append(_merged_columns(parts, edges))
     return Window(level, *streams)
 
