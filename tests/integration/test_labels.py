@@ -49,7 +49,7 @@ def recipes(assay: AssayAt) -> dict[str, str]:
 def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
     assay: AssayAt, recipes: dict[str, str], kind: str, tmp_path: Path
 ) -> None:
-    assert f"type: {kind}" in assay("train", recipes[kind], "--check", "--verbose").out
+    assert f"type: {kind}" in assay("train", recipes[kind], "--check", "--measure", "0", "--verbose").out
     runs: dict[int, dict[str, Any]] = {}
     for workers in (1, 2):
         options = ("--workers", workers, "--run-id", f"{kind}-{workers}")

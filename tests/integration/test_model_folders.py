@@ -45,14 +45,14 @@ def test_a_policy_that_cannot_stop_gets_the_stop_of_its_rows_and_is_refused_with
     prompts = build("prompts")
     assert run("train", "new", prompts, "--model", "base", "--out", "r.yaml") == 0
     assert yaml.safe_load(Path("r.yaml").read_text())["method"]["sampling"]["stop"] == ["<|im_end|>"]
-    assert run("train", "r.yaml", "--check") == 0
+    assert run("train", "r.yaml", "--check", "--measure", "0") == 0
     capsys.readouterr()
     assert run("train", "r.yaml", "--check", "method.sampling.stop=[]") == 2
     found = capsys.readouterr().err
     assert f"ends completions with token {END}" in found and f"end with token {TURN_END}" in found
     # The template beside a policy says how its turns end.
     Path("base/chat_template.jinja").write_text(Path(prompts, "chat_template.jinja").read_text())
-    assert run("train", "r.yaml", "--check", "method.sampling.stop=[]") == 0
+    assert run("train", "r.yaml", "--check", "--measure", "0", "method.sampling.stop=[]") == 0
 
 
 def test_a_base_whose_autotokenizer_reads_otherwise_is_named_at_build_and_refused_at_recipe_new(capsys) -> None:

@@ -28,7 +28,7 @@ READERS = {
     "runs/unfinished/**/*": ("runs --rebuild", "train --resume unfinished --workers 99"),
     "runs/campaigns/**/*": ("runs --rebuild", "decide again small"),
     "dataset/**/*": ("data show {dataset}", "runs audit finished", "train {recipe} --check"),
-    "*": ("train {recipe} --check",),
+    "*": ("train {recipe} --check --measure 0",),  # ranks read none of them
 }
 """The commands that open what lies there."""
 
