@@ -53,7 +53,7 @@ class Filter(NamedTuple):
     value: str = ""
     choices: Sequence[tuple[str, str]] = ()
     """Value and label; empty for a field to type in."""
-    kind: Literal["text", "password", "number", "date"] = "text"
+    kind: Literal["text", "password", "number", "date", "hidden"] = "text"
 
 
 class Action(NamedTuple):

@@ -6,6 +6,7 @@ A block is a paragraph, list, list of facts, table, figure, list of commands, te
 here, once, by the function that builds the document; renderers decide only how it looks. JSON is the view itself.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, NamedTuple, Protocol, Self, TypeVar
@@ -114,6 +115,12 @@ class Table:
         """The columns; a heading without a kind is one of text."""
         return [column if isinstance(column, Column) else Column(column) for column in self.header]
 
+    def of_columns(self, headings: Sequence[str]) -> "Table":
+        """Return the table with the columns of these headings, in this order."""
+        index = {column.heading: at for at, column in enumerate(self.columns)}
+        chosen = [index[heading] for heading in dict.fromkeys(headings)]
+        return Table([self.header[at] for at in chosen], [[row[at] for at in chosen] for row in self.rows])
+
     def without_empty_columns(self) -> "Table":
         """Return the table without the columns that have no text in any row."""
         filled = [index for index in range(len(self.header)) if any(text_of(row[index]) for row in self.rows)]
@@ -218,6 +225,17 @@ class Drawing:
         return self.draw(width)
 
 
+class CurveLine(NamedTuple):
+    """A line of a curve figure, which a page that serves points draws from them."""
+
+    label: str
+    run_id: str
+    metric: str
+    divisor: str = ""
+    """If set, the line shows `metric` divided by this metric and by `scale`."""
+    scale: float = 1.0
+
+
 Size = Literal["full", "half", "third"]
 Legend = Sequence[tuple[str, str]]
 """Swatch class and label."""
@@ -237,6 +255,13 @@ class Figure(Block):
     """Share of the page's width on wide screens."""
     has_one_width: bool = False
     """Drawn at one width for all screens, such as a square plot."""
+    lines: Sequence[CurveLine] = ()
+    """What the chart's lines show."""
+
+    @property
+    def anchor(self) -> str:
+        """The title as an anchor, such as `training-loss`."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 def figure(

@@ -1,8 +1,5 @@
 """Runs that were never made, in enough detail to fill a page; and a browser to look at pages with."""
 
-import importlib.util
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,33 +29,14 @@ from assay.statistics.classifier.rows import scores_of
 from assay.statistics.evaluate import compare_auc, compare_slices
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from browser import opened_browser
 from machine import MACHINE
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-def require_browser() -> None:
-    """Skip, or fail where $ASSAY_REQUIRE names chromium."""
-    absent = [
-        name
-        for name, present in (("chromium", CHROMIUM), ("playwright", importlib.util.find_spec("playwright")))
-        if not present
-    ]
-    if absent and "chromium" in os.environ.get("ASSAY_REQUIRE", "").split(","):
-        pytest.fail(f"chromium is required here (ASSAY_REQUIRE), but {absent} is not installed", pytrace=False)
-    if absent:
-        pytest.skip(f"{' and '.join(absent)} not installed (apt-get install chromium)")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    require_browser()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with opened_browser() as opened:
         yield opened
-        opened.close()
 
 
 BEGAN_S = 1_795_000_000.0

@@ -1,19 +1,32 @@
 """The page of one run: its document, with live curves."""
 
+import re
+from dataclasses import replace
+from urllib.parse import quote
+
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Page
+from assay.dashboard.page import Page, PageError
 from assay.reporting.documents.run import run_document
 from assay.reporting.views.run_page import run_page
+
+REFRESH_S = 10.0
+"""Curves follow each change at once; the other facts of a run cost more and change less."""
 
 
 def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the page of a run."""
-    run_id = visit.path["run_id"]
+    run_id, zoom = visit.path["run_id"], visit.query.get("zoom", "")
+    if zoom and not re.fullmatch(r"[a-z0-9-]*:\d{1,15}-\d{1,15}", zoom):
+        raise PageError(400, f"zoom={zoom}: expected FIGURE:FIRST-LAST, such as training-loss:100-200.")
     with dashboard.ledger(run_id) as ledger:
         page = run_page(ledger, run_id, dashboard.home.settings())
+    document = run_document(page, now_s=dashboard.clock.now_s())
+    metrics = f"/runs/{quote(run_id, safe='')}/metrics"
     return Page(
-        document=run_document(page, now_s=dashboard.clock.now_s()),
+        document=replace(document, links=[*document.links, (metrics, f"all {len(page.view.metrics):,} metrics")]),
         area="Runs",
         topics=(f"run:{run_id}",),
+        has_curves=bool(page.curves),
+        refresh_s=REFRESH_S,
     )

@@ -34,17 +34,15 @@ from assay.reporting.charts.evidence_plots import (
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
 from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
-from assay.reporting.document import Cell, Drawing, Figure, Size, Table, Text, Tone, figure, name, number
+from assay.reporting.document import Cell, CurveLine, Drawing, Figure, Size, Table, Text, Tone, figure, name, number
 from assay.reporting.values import device_hours_text, estimate_text
 from assay.reporting.views.run import AttemptView, RunView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import GRADER_REWARD, THROUGHPUT, VALIDATION_CURVE, Curves, Series
+from assay.reporting.views.series import ENDS, GRADER_REWARD, MFU, RATIOS, THROUGHPUT, VALIDATION_CURVE, Curves, Series
 
 if TYPE_CHECKING:  # they bring pyarrow along
     from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
-ENDS = 10
-"""Steps at the beginning and at the end whose means are compared."""
 TABLE_ROWS = 25
 """Rows in the table of a series."""
 
@@ -144,17 +142,24 @@ _SPEED = _Plot(
     "Over all ranks. A flat line is good; look for the cause of a drop at its step.",
     zero_based=True,
 )
+_MFU = _Plot(
+    "MFU",
+    (MFU,),
+    "share",
+    "Model FLOPs over the card's rate in bfloat16. Look for the cause of a drop at its step.",
+    zero_based=True,
+)
 _NUMBERS = {"tokens per second": ",.0f"}
 """Format of a value by unit, if it is not four digits behind the point."""
-_LINE = "The line is the mean; the band spans the minimum to the maximum."
+_LINE = "The line is smoothed; the band spans the minimum to the maximum."
 
 
-def curve_figures(curves: Curves) -> Iterator[Figure]:
+def curve_figures(curves: Curves, run_id: str) -> Iterator[Figure]:
     """Yield metrics over steps; the first says what the run learned: the reward of a run on rewards, else the loss."""
     is_of_rewards = "reward" in curves
     lost = any(curve.is_lost and any(curve.is_lost) for curve in curves.values())
     resumed = " No jump at the end of an attempt means that resuming changed nothing."
-    rolled_back = " Small dots are steps that were rolled back and repeated." if lost else ""
+    rolled_back = " Red dots or dashes are steps that were rolled back and repeated." if lost else ""
     loss = _Plot(
         "Policy loss" if is_of_rewards else "Training loss",
         ("loss",),
@@ -175,14 +180,15 @@ def curve_figures(curves: Curves) -> Iterator[Figure]:
     )
     if is_of_rewards:
         reward = _REWARD._replace(caption=f"{_REWARD.caption} {_LINE}{rolled_back}")
-        plots = [reward, *_OF_REWARDS, loss, _GRADIENT, _RATE, _SPEED]
+        plots = [reward, *_OF_REWARDS, loss, _GRADIENT, _RATE, _SPEED, _MFU]
     else:
-        plots = [loss, validation, *_OF_METHODS, _GRADIENT, _RATE, _SPEED]
+        plots = [loss, validation, *_OF_METHODS, _GRADIENT, _RATE, _SPEED, _MFU]
     shown = [(plot, drawn) for plot in plots if (drawn := _drawn(plot, curves))]
     for index, (plot, drawn) in enumerate(shown):
         is_half = index > 0 and (index % 2 == 0 or index + 1 < len(shown))
         yield series_figure(
-            drawn,
+            list(drawn.values()),
+            lines=[curve_line(series, metric, run_id) for metric, series in drawn.items()],
             title=plot.title,
             caption=plot.caption,
             y_label=plot.unit,
@@ -194,8 +200,14 @@ def curve_figures(curves: Curves) -> Iterator[Figure]:
         )
 
 
-def _drawn(plot: _Plot, curves: Curves) -> list[Series]:
-    """Return the series of a plot under the names that its legend shows."""
+def curve_line(series: Series, metric: str, run_id: str) -> CurveLine:
+    """Return where the points of a line come from."""
+    numerator, divisor = RATIOS.get(metric, (metric, ""))
+    return CurveLine(series.name, run_id, numerator, divisor, series.scale)
+
+
+def _drawn(plot: _Plot, curves: Curves) -> dict[str, Series]:
+    """Return the series of a plot by metric, under the names that its legend shows."""
     names = [name for pattern in plot.names for name in fnmatch.filter(curves, pattern)]
     if plot is _GRADERS:
         names = [name for name in names if name not in ("reward", "reward_std")]
@@ -205,10 +217,10 @@ def _drawn(plot: _Plot, curves: Curves) -> list[Series]:
     if plot.dots:
         found = [curve for curve in found if len(set(curve.steps)) > 1]
     words = {"reward": "training", "validation_reward": "held-out prompts"}
-    return [
-        replace(curve, name=words.get(curve.name, curve.name.removeprefix("reward_").replace("_", " ")))
+    return {
+        curve.name: replace(curve, name=words.get(curve.name, curve.name.removeprefix("reward_").replace("_", " ")))
         for curve in found
-    ]
+    }
 
 
 def rewards_table(figures: Sequence[Figure]) -> Table:
@@ -338,12 +350,15 @@ def series_figure(
     ends: int = 1,
     has_baseline: bool = False,
     pages_only: bool = False,
+    lines: Sequence[CurveLine] = (),
 ) -> Figure:
     """Return a figure of metrics over steps."""
     rows = [
         (curve.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
         for curve in series
-        for step, mean, low, high in zip(*bucketed(curve.steps, curve.values, buckets=TABLE_ROWS), strict=True)
+        for step, mean, low, high in zip(
+            *bucketed(curve.steps, curve.values, curve.lows, curve.highs, buckets=TABLE_ROWS), strict=True
+        )
     ]
     label = f"{title} over steps: {', '.join(curve.name for curve in series)}"
     limits = (0.0, 1.0) if y_label == "share" else (-math.inf, math.inf)
@@ -367,6 +382,7 @@ def series_figure(
         table=Table(("series", *map(number, ("step (mean)", "mean", "min", "max"))), rows),
         size=size,
         pages_only=pages_only,
+        lines=lines,
     )
 
 

@@ -83,5 +83,8 @@ def page_templates() -> Environment:
     environment.globals["signs"] = SIGNS
     environment.globals["widths"] = {"full": FULL, "half": HALF, "third": HALF, "narrow": NARROW}
     environment.globals["as_cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)
+    environment.globals["is_live"] = False
     environment.filters["drawn"] = Markup
+    environment.filters["chart_of"] = lambda figure: figure.chart
+    environment.filters["with_times"] = lambda text: text
     return environment

@@ -5,19 +5,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from assay.records.processor import dense_bf16_flops
+from assay.reporting.views.curve_window import Numbers, window_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
-MAX_POINTS = 100_000
-THROUGHPUT_SEGMENTS = 50
-"""Number of ranges of steps over which throughput is averaged."""
+MAX_POINTS = 2_000
+"""Longer metrics are read in this many columns, with exact points at both ends."""
+ENDS = 10
+"""Steps at the beginning and at the end whose means are compared."""
+RATIO_SEGMENTS = 50
+"""Number of ranges of steps over which ratios such as the throughput are averaged."""
 VALIDATION_CURVE = "validation_"
 """Prefix of the validation metric's name."""
 VALIDATION_ERROR = "validation_*_error"
 """Standard error of a validation metric."""
-THROUGHPUT = "tokens_per_s"
+THROUGHPUT, MFU = "tokens_per_s", "mfu"
+RATIOS = {THROUGHPUT: ("tokens", "step_s"), MFU: ("model_flops", "step_s")}
+"""Curves that are quotients of two metrics."""
 GRADER_REWARD = "reward_*"
 """Score of one of several rewards, before its weight. `reward_std` is none."""
 
@@ -38,13 +44,24 @@ class Series:
     values: Sequence[float]
     is_lost: Sequence[bool] = ()
     """Marks points that were rolled back; empty if there are none."""
+    lows: Sequence[float] = ()
+    """Of the points that each value stands for; empty if these are the values themselves."""
+    highs: Sequence[float] = ()
+    scale: float = 1.0
+    """By which a ratio was divided."""
 
     def committed_points(self) -> tuple[list[float], list[float]]:
         """Return steps and values without those that were rolled back."""
-        is_lost = self.is_lost or [False] * len(self.steps)
-        points = zip(self.steps, self.values, is_lost, strict=True)
-        committed = [(step, value) for step, value, lost in points if not lost]
-        return [step for step, _ in committed], [value for _, value in committed]
+        return self._committed(self.steps), self._committed(self.values)
+
+    def committed_ranges(self) -> tuple[list[float], list[float]]:
+        """Return the lows and highs of the committed points."""
+        return self._committed(self.lows or self.values), self._committed(self.highs or self.values)
+
+    def _committed(self, numbers: Sequence[float]) -> list[float]:
+        if not self.is_lost:
+            return list(numbers)
+        return [number for number, lost in zip(numbers, self.is_lost, strict=True) if not lost]
 
 
 Curves = Mapping[str, Series]
@@ -52,24 +69,30 @@ Curves = Mapping[str, Series]
 
 
 def run_curves(ledger: Ledger, run_id: str) -> Curves:
-    """Return the metrics that pages show, and the throughput, given the run's full id."""
-    names = [summary.name for summary in metric_summaries(ledger, run_id)]
-    curves = {
-        name: curve
+    """Return the metrics that pages show, the throughput and the MFU, given the run's full id."""
+    summaries = {summary.name: summary for summary in metric_summaries(ledger, run_id)}
+    names = {
+        name: None
         for pattern in SHOWN
-        for name in fnmatch.filter(names, pattern)
-        if not fnmatch.fnmatchcase(name, VALIDATION_ERROR) and (curve := _series(ledger, run_id, name)) is not None
+        for name in fnmatch.filter(summaries, pattern)
+        if not fnmatch.fnmatchcase(name, VALIDATION_ERROR) and name != "reward_std"
     }
-    curves.pop("reward_std", None)
-    throughput = _throughput(ledger, run_id)
-    return curves if throughput is None else {**curves, THROUGHPUT: throughput}
+    curves = {name: metric_curve(ledger, run_id, name, summaries[name].num_points) for name in names}
+    processors = [attempt.processor for attempt in ledger.attempts(run_id)[-1:] if attempt.processor is not None]
+    scales = {THROUGHPUT: 1.0, MFU: next((dense_bf16_flops(processor.model) for processor in processors), None)}
+    for name, (numerator, divisor) in RATIOS.items():
+        if numerator in summaries and divisor in summaries and (scale := scales[name]) is not None:
+            parts = (_committed(ledger, run_id, part, summaries[part].num_points) for part in (numerator, divisor))
+            curves[name] = _ratio(name, *parts, scale=scale)
+    return curves
 
 
-def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:
+def metric_curve(ledger: Ledger, run_id: str, name: str, num_points: int) -> Series:
+    """Return a metric: each point, or if it has more than `MAX_POINTS` their columns and the points at both ends."""
+    if num_points > MAX_POINTS:
+        return _long_series(ledger, run_id, name)
     committed = metric_series(ledger, run_id, name, max_points=MAX_POINTS)
     lost = metric_series(ledger, run_id, name, max_points=MAX_POINTS, lost=True)
-    if not len(committed.steps) and not len(lost.steps):
-        return None
     order = np.argsort(np.concatenate([committed.at_s, lost.at_s]), kind="stable")
     return Series(
         name=name,
@@ -79,18 +102,47 @@ def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:
     )
 
 
-def _throughput(ledger: Ledger, run_id: str) -> Series | None:
-    tokens = metric_series(ledger, run_id, "tokens", max_points=1_000_000)
-    seconds = metric_series(ledger, run_id, "step_s", max_points=1_000_000)
-    if not len(tokens.steps):
-        return None
-    parts = np.array_split(np.arange(len(tokens.steps)), min(THROUGHPUT_SEGMENTS, len(tokens.steps)))
-    return Series(
-        name=THROUGHPUT,
-        steps=[int(tokens.steps[part[-1]]) for part in parts],
-        values=[_sum(tokens, part) / max(1e-9, _sum(seconds, part)) for part in parts],
+def _long_series(ledger: Ledger, run_id: str, name: str) -> Series:
+    window = window_curve(ledger, run_id, name, columns=MAX_POINTS)
+    edges = window.committed.steps[[0, -1]].astype(int) if len(window.committed.steps) else (0, 0)
+    last = int(edges[1]) + window.step_width - 1
+    head = metric_series(ledger, run_id, name, x0=int(edges[0]), x1=int(edges[0]) + window.step_width - 1)
+    tail = metric_series(ledger, run_id, name, x0=int(edges[1]), x1=last)
+    ends = [(curve.steps, curve.values, curve.values, curve.values) for curve in (_cut(head, 0), _cut(tail, -ENDS))]
+    last = int(tail.steps[-1]) if len(tail.steps) else last
+    # A column stands where it ends: its value is the last one of its points.
+    committed, lost = (
+        (np.minimum(columns.steps + window.step_width - 1, limit), columns.last, columns.minimum, columns.maximum)
+        for columns, limit in ((window.committed, last), (window.lost, np.inf))
     )
+    parts = [ends[0], committed, ends[1], lost]
+    steps, values, lows, highs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    is_lost = np.arange(len(steps)) >= len(steps) - len(lost[0])
+    order = np.argsort(steps, kind="stable")
+    columns = (column[order].tolist() for column in (steps, values, is_lost, lows, highs))
+    return Series(name, *columns)
 
 
-def _sum(curve: Curve, part: npt.NDArray[np.intp]) -> float:
-    return float(curve.values[part].sum())
+def _cut(curve: Curve, start: int) -> Curve:
+    return Curve(*(numbers[start:][:ENDS] for numbers in curve))
+
+
+def _committed(ledger: Ledger, run_id: str, name: str, num_points: int) -> tuple[Numbers, Numbers]:
+    """Return steps and values of all committed points, or of the last one in each of `MAX_POINTS` columns."""
+    if num_points > MAX_POINTS:
+        columns = window_curve(ledger, run_id, name, columns=MAX_POINTS).committed
+        return columns.steps, columns.last
+    curve = metric_series(ledger, run_id, name, max_points=MAX_POINTS)
+    return curve.steps.astype(float), curve.values
+
+
+def _ratio(name: str, numerator: tuple[Numbers, Numbers], divisor: tuple[Numbers, Numbers], *, scale: float) -> Series:
+    steps, above, below = np.intersect1d(numerator[0], divisor[0], return_indices=True)
+    parts = np.array_split(np.arange(len(steps)), max(1, min(RATIO_SEGMENTS, len(steps)))) if len(steps) else []
+    sums = [(numerator[1][above[part]].sum(), divisor[1][below[part]].sum()) for part in parts]
+    return Series(
+        name=name,
+        steps=[int(steps[part[-1]]) for part in parts],
+        values=[float(total) / max(1e-9, float(spent)) / scale for total, spent in sums],
+        scale=scale,
+    )

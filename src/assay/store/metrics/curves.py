@@ -4,6 +4,7 @@ Where an attempt resumed at step s, what earlier attempts measured behind s was 
 is kept, but belongs to no curve unless asked for (`lost=True`).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
-from assay.store.metrics.attempt_limits import attempt_limits
+from assay.store.metrics.attempt_limits import attempt_limits, placeholders
 from assay.store.metrics.extremes import (
     AT_S,
     MAX_BUCKETS,
@@ -25,6 +26,8 @@ from assay.store.metrics.extremes import (
 )
 from assay.store.metrics.fold import SeriesRow, decoded_points, series_rows
 from assay.store.metrics.segment import attempt_and_rank
+
+MAX_EXACT_POINTS = 100_000
 
 
 class Curve(NamedTuple):
@@ -86,12 +89,45 @@ def metric_series(
     return _curve(parts, max_points)
 
 
-def metric_summaries(ledger: Ledger, run_id: str) -> list[MetricSummary]:
-    """Each metric's last value and range on rank 0, by name. Ranges include points that were rolled back."""
-    by_name: dict[str, list[SeriesRow]] = {}
+def outlined_series(ledger: Ledger, run_id: str, name: str) -> Curve:
+    """A metric's committed points on rank 0; of attempts with more than `MAX_EXACT_POINTS` the extremes of 512 buckets
+    and all points near both ends. Reads a few blobs for each of these attempts."""
     with ledger.reading() as connection:
-        for row in series_rows(connection, order="name, attempt", run_id=run_id, rank=0):
-            by_name.setdefault(row.name, []).append(row)
+        limits = attempt_limits(connection, [run_id])[run_id]
+        parts = []
+        for series in series_rows(connection, order="attempt", run_id=run_id, rank=0, name=name):
+            limit = limits[series.attempt]
+            if series.num_points <= MAX_EXACT_POINTS:
+                parts.append(_points_between(connection, series, -np.inf, limit, MAX_EXACT_POINTS))
+            elif series.first_step <= limit:
+                parts.append(_outline(connection, series, limit))
+    return _curve(parts, sum(map(len, parts)))
+
+
+def _outline(connection: Connection, series: SeriesRow, limit: float) -> Table:
+    chunks = "SELECT points FROM metric_chunks WHERE series_id = :series_id AND first_step <= :last ORDER BY first_step"
+    values = {"series_id": series.series_id, "last": int(min(limit, series.last_step))}
+    blobs = [*connection.execute(f"{chunks} LIMIT 1", values), *connection.execute(f"{chunks} DESC LIMIT 2", values)]
+    points = np.concatenate([decoded_points(series.overview), *(decoded_points(blob) for (blob,) in blobs)])
+    points = points[points[:, STEP] <= limit]
+    return drop_repeated(points[np.argsort(points[:, STEP], kind="stable")])
+
+
+def metric_summaries(ledger: Ledger, run_id: str, names: Sequence[str] | None = None) -> list[MetricSummary]:
+    """Each metric's last value and range on rank 0, by name. Ranges include points that were rolled back.
+
+    `names`: of at most 500 metrics; by default all.
+    """
+    # The overviews stay unread: with thousands of metrics they are most of the table.
+    query = f"SELECT {', '.join(MetricSummary._fields)} FROM metric_series WHERE run_id = :run_id AND rank = 0"
+    values: dict[str, object] = {"run_id": run_id}
+    if names is not None:
+        marks, values = placeholders(names)
+        query, values = f"{query} AND name IN ({marks})", values | {"run_id": run_id}
+    by_name: dict[str, list[MetricSummary]] = {}
+    with ledger.reading() as connection:
+        for row in connection.execute(f"{query} ORDER BY name, attempt", values):
+            by_name.setdefault(row[0], []).append(MetricSummary(*row))
     return [
         MetricSummary(
             name=name,
