@@ -31,14 +31,12 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
     words = ("scale", "narrow", "stop", "open")
     if wanted not in ("", *words):
         raise PageError(400, f"decision={wanted}: expected one of {', '.join(words)}.")
-    number = visit.query.get("page", "1")
-    if not number.isdecimal() or int(number) < 1:
-        raise PageError(400, f"page={number}: expected a number from 1.")
+    page_number = visit.page_number()
     with dashboard.ledger() as ledger:
         every = campaign_lines(ledger)
     lines = [line for line in every if search in line.campaign and _is_wanted(line, wanted)]
     document = campaigns_document(lines, memos=(), now_s=dashboard.clock.now_s())
-    shown = lines[(int(number) - 1) * PER_PAGE : int(number) * PER_PAGE]
+    shown = lines[(page_number - 1) * PER_PAGE : page_number * PER_PAGE]
     table = campaigns_table(shown, address=lambda line: _address(line.campaign))
     nothing = "No campaign matches." if every else (
         f"No campaigns in {dashboard.home.folder} yet. A campaign trains a baseline and its candidates over several "
@@ -46,7 +44,7 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
         "run FILE'."
     )  # fmt: skip
     blocks = [TitledTable("", "", table)] if shown else [Paragraph(nothing)]
-    pages = range(1, -(-len(lines) // PER_PAGE) + 1)
+    more = len(lines) > page_number * PER_PAGE
     return Page(
         document=replace(
             document,
@@ -55,11 +53,7 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
             tiles=document.tiles if every else (),
             sections=[Section("", blocks)],
             footer="The same as JSON: assay decide list --json",
-            links=[
-                (f"/decisions?search={quote(search)}&decision={wanted}&page={page}", f"page {page}") for page in pages
-            ]
-            if len(pages) > 1
-            else (),
+            links=[(visit.with_query(page=page_number + 1), "older")] if more else (),
         ),
         area="Decisions",
         topics=TOPICS,

@@ -106,11 +106,11 @@ def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
     api, reader = dashboard.api, visit.reader
     kind, status, project = _filters_of(visit)
     page_number = visit.page_number()
-    found = _newest(api, _projects(api, reader, project), kind)
+    found = _newest(api, projects_of(api, reader, project), kind)
     matching = (accepted for accepted in found if status in ("", accepted.status))
     shown = list(islice(matching, (page_number - 1) * PER_PAGE, page_number * PER_PAGE + 1))
     now_s = dashboard.clock.now_s()
-    waiting = [line for line in _open_jobs(api, _projects(api, reader, project)) if line.queue]
+    waiting = [line for line in open_jobs(api, projects_of(api, reader, project)) if line.queue]
     blocks = [TitledTable("", "", _table(shown[:PER_PAGE], reader, now_s))] if shown else [_nothing(dashboard, visit)]
     links = [(visit.with_query(page=page_number + 1), "older")] if len(shown) > PER_PAGE else []
     return Page(
@@ -119,7 +119,7 @@ def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
             kind="jobs",
             subtitle="what the API accepted, newest first",
             sections=[
-                *([Section("Queue", [_queue(waiting, reader)])] if waiting and not (kind or status) else []),
+                *([Section("Queue", [queue_table(waiting, reader)])] if waiting and not (kind or status) else []),
                 Section("All jobs, evals and batches" if waiting else "", blocks),
             ],
             footer="The same as JSON: GET /v1/fine_tuning/jobs, /v1/evals/ID/runs and /v1/batches",
@@ -208,7 +208,7 @@ def _shape(api: AppState, state: JobState | EvalRunState | BatchState) -> Mappin
     return run_object(state, "", api.queue.spent_reason)
 
 
-def _projects(api: AppState, reader: Reader, wanted: str) -> list[str]:
+def projects_of(api: AppState, reader: Reader, wanted: str) -> list[str]:
     """Return the projects of which the reader sees jobs."""
     if not reader.sees_all:
         return [reader.project]
@@ -229,7 +229,8 @@ def _newest(api: AppState, projects: list[str], kind: str) -> Iterator[Accepted]
             yield accepted
 
 
-def _open_jobs(api: AppState, projects: list[str]) -> Iterator[Accepted]:
+def open_jobs(api: AppState, projects: list[str]) -> Iterator[Accepted]:
+    """Yield the jobs of projects that have not ended."""
     for _, state in api.jobs.states(api.jobs.open_ids()):
         if state.created.project in projects:
             yield Accepted(state.created.project, _shape(api, state))
@@ -257,7 +258,8 @@ def _hours(accepted: Accepted) -> str:
     return f"{accepted.shape['x_assay']['charged_device_hours']:.4f}"
 
 
-def _queue(waiting: list[Accepted], reader: Reader) -> TitledTable:
+def queue_table(waiting: list[Accepted], reader: Reader) -> TitledTable:
+    """Return the jobs that wait, each with its place and the one reason."""
     return TitledTable.of(
         "",
         "Jobs that wait, in the order in which they are launched.",

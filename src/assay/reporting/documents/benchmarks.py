@@ -267,14 +267,14 @@ def _luck_ends(luck: Luck | None) -> str:
     return "-" if luck is None else f"[{luck.low:.4f}, {luck.high:.4f}]"
 
 
-def coverage_document(coverage: Coverage) -> Document:
-    """Return the coverage matrix, then each hole with its reason."""
+def coverage_document(coverage: Coverage, *, address: Callable[[CoverageCell], str] = lambda cell: "") -> Document:
+    """Return the coverage matrix, then each hole with its reason. `address`: of a benchmark's results."""
     benchmarks = list(dict.fromkeys((cell.suite, cell.benchmark) for mode in coverage.modes for cell in mode.cells))
     rows = []
     for mode in coverage.modes:
         cells = {(cell.suite, cell.benchmark): cell for cell in mode.cells}
         state = Cell("HOLE", "bad") if mode.is_hole else Cell("covered", "good")
-        found = (_coverage_cell(cells.get(benchmark)) for benchmark in benchmarks)
+        found = (_coverage_cell(cells.get(benchmark), address) for benchmark in benchmarks)
         rows.append((mode.name, mode.owner, f"{mode.least_effect:g}", *found, state))
     several = len({suite for suite, _ in benchmarks}) > 1
     headings = (f"{suite}: {benchmark}" if several else benchmark for suite, benchmark in benchmarks)
@@ -286,12 +286,12 @@ def coverage_document(coverage: Coverage) -> Document:
     return Document(title="", kind="coverage", sections=[Section("", blocks)])
 
 
-def _coverage_cell(cell: CoverageCell | None) -> Text:
+def _coverage_cell(cell: CoverageCell | None, address: Callable[[CoverageCell], str]) -> Text:
     if cell is None:
         return "·"
     if cell.state in ("not run", "another version"):
         return Cell(cell.state, "open")
-    return Cell(f"finds {cell.could_detect:.3g}", "good" if cell.state == "covered" else "bad")
+    return Cell(f"finds {cell.could_detect:.3g}", "good" if cell.state == "covered" else "bad", address(cell))
 
 
 def interval_text(score: Estimate) -> str:

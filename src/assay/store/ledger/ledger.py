@@ -238,12 +238,15 @@ class Ledger:
         """Return the launches of a run or of all runs, oldest first."""
         return self._records(Launch.from_json, tables.launches, run_id)
 
-    def suspects(self, node: str) -> list[tuple[str, Suspect]]:
-        """Return run id and record of each suspect device of a node."""
+    def suspects(self, node: str | None = None) -> list[tuple[str, Suspect]]:
+        """Return run id and record of each suspect device of a node, or of all."""
         has_suspects = {"pattern": '%"suspects":[{%'}
         attempts = self._records(Attempt.from_json, tables.attempts, where="record LIKE :pattern", values=has_suspects)
         return [
-            (attempt.run_id, suspect) for attempt in attempts for suspect in attempt.suspects if suspect.node == node
+            (attempt.run_id, suspect)
+            for attempt in attempts
+            for suspect in attempt.suspects
+            if node in (None, suspect.node)
         ]
 
     def log_entries(self, run_id: str) -> list[LogEntry]:
