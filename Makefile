@@ -64,7 +64,7 @@ test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages
 	touch $@
 
 test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/models/test_lora.py tests/unit/inference/local/test_generator.py tests/integration/test_lora.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/models/test_lora.py tests/unit/models/test_flops.py tests/unit/inference/local/test_generator.py tests/integration/test_lora.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
 
