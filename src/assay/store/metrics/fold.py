@@ -146,9 +146,11 @@ def append_points(connection: Connection, run_id: str, header: SegmentHeader, me
             values = {**summary, "series_id": series_id}
             connection.execute(f"UPDATE metric_series SET {changes} WHERE series_id = :series_id", values)
         _append_chunks(connection, series_id, num_before, new)
-        if header.rank == 0 and num_before // CHUNK_POINTS != (num_before + len(new)) // CHUNK_POINTS:
+        has_new_chunk = num_before // CHUNK_POINTS != (num_before + len(new)) // CHUNK_POINTS
+        if header.rank == 0 and (has_new_chunk or (row is None and header.attempt > 1)):
             (state,) = curve_states(connection, [run_id], name)
-            extend_levels(connection, state)
+            if state.is_stale:
+                extend_levels(connection, state)
 
 
 def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:

@@ -23,7 +23,17 @@ from assay.store.ledger import tables
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger, upsert
 from assay.store.metrics.attempt_limits import attempt_limits, batches, placeholders
-from assay.store.metrics.nodes import NODE, Nodes, merged_nodes, no_nodes, nodes_of_level, point_nodes
+from assay.store.metrics.nodes import (
+    NODE,
+    Keys,
+    Nodes,
+    group_starts,
+    merged_nodes,
+    merged_points,
+    no_nodes,
+    nodes_of_level,
+    sort_order,
+)
 
 CHUNK_POINTS = 1024
 """Points of one series in one row of `metric_chunks`."""
@@ -35,14 +45,13 @@ TOP_NODES = 128
 """Most nodes of the coarsest level when the levels are chosen."""
 MAX_RAW_CHUNKS = 60
 """Most chunks that a window reads; a window with more is read from the base level."""
-MEAN_RAW_CHUNKS = 2
+MEAN_RAW_CHUNKS = 1
 """The same for many curves at once: chunks per curve."""
 CHOSEN_EVERY = 4
 """The levels are chosen again after this growth of a curve, as the density of steps may have changed."""
 _BATCH_CHUNKS = 64
 _LAST_STEP = 2**62
 
-Steps = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
 
@@ -286,7 +295,7 @@ def _new_nodes(connection: Connection, state: CurveState, from_step: int | None)
                 is_new &= steps >= from_step
             is_lost = steps > series.limit
             for part, is_chosen in zip(parts, (is_new & ~is_lost, is_new & is_lost), strict=True):
-                part.append(nodes_of_level(point_nodes(steps[is_chosen], points[is_chosen]), state.stored.base))
+                part.append(_point_nodes(steps[is_chosen], points[is_chosen], steps[is_chosen] >> state.stored.base)[1])
     return [nodes_of_level(np.concatenate(part), state.stored.base) for part in parts]
 
 
@@ -340,7 +349,7 @@ def _read_blocks(connection: Connection, key: _LevelKey, low: int, high: int) ->
     return np.frombuffer(b"".join(blob for _, blob in sorted(connection.execute(query, values))), NODE)
 
 
-def _decoded(blobs: Sequence[bytes]) -> tuple[Steps, Numbers, npt.NDArray[np.int64]]:
+def _decoded(blobs: Sequence[bytes]) -> tuple[Keys, Numbers, Keys]:
     """Return steps and values of chunks, and the number of points of each."""
     sizes = [len(blob) // 24 for blob in blobs]
     steps = [np.frombuffer(blob, "<i8", size) for blob, size in zip(blobs, sizes, strict=True)]
@@ -355,9 +364,9 @@ class WindowNodes(NamedTuple):
     """Nodes of a window by curve and column, each at most once, in this order."""
 
     nodes: Nodes
-    curves: npt.NDArray[np.int64]
+    curves: Keys
     """Index of the curve."""
-    buckets: npt.NDArray[np.int64]
+    buckets: Keys
     """Index of the column: its steps begin at `bucket << level`."""
 
 
@@ -406,7 +415,7 @@ def read_window(
     rows = _chunks(connection, [series.series_id for state in raw for series in state.series], edges)
     growing = [state.series[-1].series_id for group in by_level.values() for state in group]
     rows += _incomplete_chunks(connection, growing, edges)
-    points = _points(states, rows)
+    points = _chunk_nodes(states, rows, edges)
     curve_index = {state.curve_id: index for index, state in enumerate(states) if state.series}
     streams = []
     for is_lost in range(2 if with_lost else 1):
@@ -436,9 +445,18 @@ class _Edges(NamedTuple):
     def last_step(self) -> int:
         return (self.last_bucket + 1 << self.level) - 1
 
+    @property
+    def num_columns(self) -> int:
+        return self.last_bucket - self.first_bucket + 1
 
-_CurveNodes = tuple[npt.NDArray[np.int64], Nodes]
-"""The index of each node's curve, and the nodes."""
+    def keys(self, curves: Keys, steps: Keys) -> tuple[Keys, npt.NDArray[np.bool_]]:
+        """Return a number by curve and column for each step, and whether the step is in the window."""
+        columns = (steps >> self.level) - self.first_bucket
+        return curves * self.num_columns + columns, (columns >= 0) & (columns < self.num_columns)
+
+
+_KeyedNodes = tuple[Keys, Nodes]
+"""Nodes by curve and column, and the key of each."""
 _ChunkRow = tuple[int, int, bytes]
 """Series, index of the chunk, and points."""
 
@@ -488,8 +506,16 @@ def _incomplete_chunks(connection: Connection, series_ids: Sequence[int], edges:
     return rows
 
 
-def _points(states: Sequence[CurveState], rows: list[_ChunkRow]) -> tuple[_CurveNodes, _CurveNodes]:
-    """Return nodes of single points, committed and lost, in the order of curves, attempts and chunks."""
+def _point_nodes(steps: Keys, values: Numbers, keys: Keys) -> _KeyedNodes:
+    """Return the nodes of points with equal keys."""
+    order = sort_order(keys, steps)
+    if order is not None:
+        steps, values, keys = steps[order], values[order], keys[order]
+    return keys[group_starts(keys)] if len(keys) else keys, merged_points(steps, values, keys)
+
+
+def _chunk_nodes(states: Sequence[CurveState], rows: list[_ChunkRow], edges: _Edges) -> tuple[_KeyedNodes, _KeyedNodes]:
+    """Return the nodes of the points in chunks, committed and lost."""
     owners = {
         series.series_id: (index, series.attempt, series.limit)
         for index, state in enumerate(states)
@@ -500,20 +526,19 @@ def _points(states: Sequence[CurveState], rows: list[_ChunkRow]) -> tuple[_Curve
         nothing = (np.zeros(0, np.int64), no_nodes())
         return nothing, nothing
     steps, values, sizes = _decoded([blob for _, _, blob in rows])
-    curves = np.repeat([owners[series_id][0] for series_id, _, _ in rows], sizes)
+    keys, is_inside = edges.keys(np.repeat([owners[series_id][0] for series_id, _, _ in rows], sizes), steps)
     is_lost = steps > np.repeat([owners[series_id][2] for series_id, _, _ in rows], sizes)
-    if not is_lost.any():
-        return (curves, point_nodes(steps, values)), (curves[:0], no_nodes())
     committed, lost = (
-        (curves[is_chosen], point_nodes(steps[is_chosen], values[is_chosen])) for is_chosen in (~is_lost, is_lost)
+        _point_nodes(steps[chosen], values[chosen], keys[chosen])
+        for chosen in (is_inside & ~is_lost, is_inside & is_lost)
     )
     return committed, lost
 
 
 def _stored_nodes(
     connection: Connection, curve_index: Mapping[int, int], key: tuple[int, int], edges: _Edges
-) -> _CurveNodes:
-    """Return the nodes of one stored level of curves, by curve and step; `key` says whether lost, and the level."""
+) -> _KeyedNodes:
+    """Return the nodes of one stored level of curves; `key` says whether points are lost, and the level."""
     is_lost, level = key
     bounds = {"is_lost": is_lost, "level": level, "low": edges.first_step >> level, "high": edges.last_step >> level}
     rows = []
@@ -527,29 +552,22 @@ def _stored_nodes(
     rows.sort(key=lambda row: (curve_index[row[0]], row[1]))
     sizes = [len(blob) // NODE.itemsize for _, _, blob in rows]
     curves = np.repeat(np.array([curve_index[curve_id] for curve_id, _, _ in rows], np.int64), sizes)
-    return curves, np.frombuffer(b"".join(blob for _, _, blob in rows), NODE)
+    nodes = np.frombuffer(b"".join(blob for _, _, blob in rows), NODE)
+    keys, is_inside = edges.keys(curves, nodes["last_step"])
+    return (keys, nodes) if is_inside.all() else (keys[is_inside], nodes[is_inside])
 
 
-def _merged_columns(parts: Sequence[_CurveNodes], edges: _Edges) -> WindowNodes:
+def _merged_columns(parts: Sequence[_KeyedNodes], edges: _Edges) -> WindowNodes:
     """Merge the nodes of each curve and column."""
-    curves = np.concatenate([curves for curves, _ in parts])
+    keys = np.concatenate([keys for keys, _ in parts])
     nodes = np.concatenate([nodes for _, nodes in parts])
-    buckets = (nodes["last_step"] >> edges.level) - edges.first_bucket
-    num_columns = edges.last_bucket - edges.first_bucket + 1
-    is_inside = (buckets >= 0) & (buckets < num_columns)
-    if not is_inside.all():
-        curves, nodes, buckets = curves[is_inside], nodes[is_inside], buckets[is_inside]
-    keys = curves * num_columns + buckets
-    if np.any(keys[1:] < keys[:-1]):
-        order = np.argsort(keys, kind="stable")
+    order = sort_order(keys, nodes["last_step"])
+    if order is not None:
         keys, nodes = keys[order], nodes[order]
-    steps = nodes["last_step"]
-    if np.any((keys[1:] == keys[:-1]) & (steps[1:] < steps[:-1])):
-        order = np.lexsort((steps, keys))
-        keys, nodes = keys[order], nodes[order]
-    merged = merged_nodes(nodes, keys)
-    found = keys if len(merged) == len(keys) else keys[np.r_[True, keys[1:] != keys[:-1]]]
-    return WindowNodes(merged, found // num_columns, found % num_columns + edges.first_bucket)
+    found = keys[group_starts(keys)] if len(keys) else keys
+    return WindowNodes(
+        merged_nodes(nodes, keys), found // edges.num_columns, found % edges.num_columns + edges.first_bucket
+    )
 
 
 def first_step_after(connection: Connection, series_id: int, num_points: int) -> int:

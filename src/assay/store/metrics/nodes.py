@@ -10,6 +10,8 @@ import numpy.typing as npt
 Nodes = npt.NDArray[np.void]
 """Nodes of type `NODE`, sorted by `last_step`; of equal steps, the one that was logged later stands behind."""
 
+Keys = npt.NDArray[np.int64]
+
 NODE = np.dtype(
     [
         ("last_step", "<i8"),  # of the last finite point; of the last point if none is finite
@@ -29,33 +31,40 @@ def no_nodes() -> Nodes:
     return np.zeros(0, NODE)
 
 
-def point_nodes(steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> Nodes:
-    """Return a node for each point, in the order of the points, which may be unsorted."""
-    nodes = np.empty(len(steps), NODE)
-    finite = values
+def sort_order(keys: Keys, steps: Keys) -> Keys | None:
+    """Return the stable order by key, then step; None if both are in this order."""
+    is_same, is_lower = keys[1:] == keys[:-1], steps[1:] < steps[:-1]
+    if np.any(is_same & is_lower) or np.any(keys[1:] < keys[:-1]):
+        return np.lexsort((steps, keys))
+    return None
+
+
+def merged_points(steps: Keys, values: npt.NDArray[np.float64], keys: Keys) -> Nodes:
+    """Return the nodes of neighbouring points with equal keys; keys, and steps within a key, never fall."""
+    if not len(steps):
+        return no_nodes()
+    starts = group_starts(keys)
+    nodes = np.zeros(len(starts), NODE)
+    nodes["num_points"] = np.diff(np.r_[starts, len(steps)])
     is_finite = np.isfinite(values)
-    nodes["num_nan"] = nodes["num_high"] = nodes["num_low"] = 0
+    finite = values
     if not is_finite.all():
         finite = np.where(is_finite, values, np.nan)
-        nodes["num_nan"] = np.isnan(values)
-        nodes["num_high"] = values == np.inf
-        nodes["num_low"] = values == -np.inf
-    nodes["last_step"], nodes["num_points"] = steps, 1
-    nodes["minimum"] = nodes["maximum"] = nodes["last"] = finite
+        kinds = (("num_nan", np.isnan(values)), ("num_high", values == np.inf), ("num_low", values == -np.inf))
+        for name, is_kind in kinds:
+            nodes[name] = np.add.reduceat(is_kind, starts, dtype=np.int64)
+    nodes["minimum"] = np.fmin.reduceat(finite, starts)
+    nodes["maximum"] = np.fmax.reduceat(finite, starts)
+    last = _last_finite(finite, starts)
+    nodes["last_step"], nodes["last"] = steps[last], finite[last]
     return nodes
 
 
-def sorted_nodes(nodes: Nodes) -> Nodes:
-    """Return the nodes sorted by their last step; nodes of equal steps keep their order."""
-    steps = nodes["last_step"]
-    return nodes if np.all(steps[1:] >= steps[:-1]) else nodes[np.argsort(steps, kind="stable")]
-
-
-def merged_nodes(nodes: Nodes, keys: npt.NDArray[np.int64]) -> Nodes:
-    """Merge neighbours with equal keys. Keys never fall; within a key, nodes are sorted as `Nodes` says."""
+def merged_nodes(nodes: Nodes, keys: Keys) -> Nodes:
+    """Merge neighbours with equal keys; keys, and last steps within a key, never fall."""
     if not len(nodes):
         return nodes
-    starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+    starts = group_starts(keys)
     if len(starts) == len(nodes):
         return nodes
     merged = np.empty(len(starts), NODE)
@@ -63,15 +72,29 @@ def merged_nodes(nodes: Nodes, keys: npt.NDArray[np.int64]) -> Nodes:
         merged[name] = np.add.reduceat(nodes[name], starts)
     merged["minimum"] = np.fmin.reduceat(nodes["minimum"], starts)
     merged["maximum"] = np.fmax.reduceat(nodes["maximum"], starts)
-    ends = np.r_[starts[1:], len(nodes)] - 1
-    last_finite = np.where(np.isnan(nodes["last"]), -1, np.arange(len(nodes)))
-    last = np.maximum.reduceat(last_finite, starts)
-    last = np.where(last < 0, ends, last)
+    last = _last_finite(nodes["last"], starts)
     merged["last_step"], merged["last"] = nodes["last_step"][last], nodes["last"][last]
     return merged
 
 
 def nodes_of_level(nodes: Nodes, level: int) -> Nodes:
     """Merge nodes of any finer levels into nodes of this level."""
-    nodes = sorted_nodes(nodes)
+    steps = nodes["last_step"]
+    if np.any(steps[1:] < steps[:-1]):
+        nodes = nodes[np.argsort(steps, kind="stable")]
     return merged_nodes(nodes, nodes["last_step"] >> level)
+
+
+def group_starts(keys: Keys) -> Keys:
+    """Return the index of the first of each group of equal neighbours."""
+    return np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+
+
+def _last_finite(values: npt.NDArray[np.float64], starts: Keys) -> Keys:
+    """Return the index of each group's last value that is not NaN; of its last value if all are."""
+    ends: Keys = np.r_[starts[1:], len(values)] - 1
+    is_nan = np.isnan(values)
+    if not is_nan[ends].any():
+        return ends
+    last: Keys = np.maximum.reduceat(np.where(is_nan, -1, np.arange(len(values))), starts)
+    return np.where(last < 0, ends, last)
