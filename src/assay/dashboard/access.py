@@ -84,8 +84,8 @@ class Visit(NamedTuple):
 
     def with_query(self, **changes: object) -> str:
         """Return the address with other values in its query."""
-        query = {**self.query, **{key: str(value) for key, value in changes.items()}}
-        return f"{self.address.partition('?')[0]}?{urlencode(query)}"
+        kept = [(key, value) for key, value in self.query.multi_items() if key not in changes]
+        return f"{self.address.partition('?')[0]}?{urlencode([*kept, *changes.items()])}"
 
 
 class Access:

@@ -22,7 +22,9 @@ from assay.dashboard.access import Reader, Visit, check_origin, set_login, visib
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError, render_page, static_file
 from assay.dashboard.pages.benchmarks import benchmark_page, benchmarks_page, result_page
+from assay.dashboard.pages.compare import compare_page
 from assay.dashboard.pages.cost import cost_csv, cost_page
+from assay.dashboard.pages.coverage import coverage_page
 from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
 from assay.dashboard.pages.decisions import decision_page, decision_record, decisions_page
 from assay.dashboard.pages.jobs import act_on_job, job_page, jobs_page
@@ -31,6 +33,7 @@ from assay.dashboard.pages.message import message_page
 from assay.dashboard.pages.now import now_page
 from assay.dashboard.pages.programs import program_page, programs_page
 from assay.dashboard.pages.run import run_page_of
+from assay.dashboard.pages.run_notes import note_run, tag_run
 from assay.dashboard.pages.runs import runs_page
 from assay.dashboard.rendered import READER, TOKEN, Rendered, RenderedPages, refresh_s
 
@@ -40,10 +43,12 @@ Handler = Callable[[Dashboard, Visit], Page | Response]
 PAGES: Mapping[str, Handler] = {
     "/": now_page,
     "/runs": runs_page,
+    "/compare": compare_page,
     "/benchmarks": benchmarks_page,
     "/benchmarks/{benchmark}": benchmark_page,
     "/benchmarks/{benchmark}/{run_id}/{step}": result_page,
     "/cost": cost_page,
+    "/coverage": coverage_page,
     "/cost.csv": cost_csv,
     "/decisions": decisions_page,
     "/decisions/{campaign}": decision_page,
@@ -58,6 +63,8 @@ PAGES: Mapping[str, Handler] = {
     "/runs/{run_id}/metrics": metrics_page,
 }
 ACTIONS: Mapping[str, Handler] = {
+    "/runs/tag": tag_run,
+    "/runs/note": note_run,
     **{f"/jobs/{{job_id}}/{verb}": act_on_job(verb) for verb in ("pause", "resume", "cancel")},
 }
 """Forms, which a POST sends; each returns where the reader goes then, as a `RedirectResponse`."""

@@ -32,12 +32,12 @@ def tag(run: Run, *, add: Iterable[str], remove: Iterable[str]) -> RunNotes:
     return _saved(run, run_notes.model_copy(update={"tags": tuple(sorted({*run_notes.tags, *add} - gone))}))
 
 
-def note(run: Run, text: str) -> RunNotes:
-    """Add a note to a run."""
+def note(run: Run, text: str, *, by: str = "") -> RunNotes:
+    """Add a note to a run, signed with the name of this process's user by default."""
     if not text.strip():
         raise ConfigError("the note is empty. Write its text in quotes.")
     run_notes = saved_notes(run)
-    new = Note(at_s=SystemClock().now_s(), by=getpass.getuser(), text=text.strip())
+    new = Note(at_s=SystemClock().now_s(), by=by or getpass.getuser(), text=text.strip())
     return _saved(run, run_notes.model_copy(update={"notes": (*run_notes.notes, new)}))
 
 

@@ -6,6 +6,7 @@ from assay.cli.command import CommandGroup
 
 _MODULES = {
     "list": ("assay.cli.runs.list", "List the runs, the newest first (default)."),
+    "groups": ("assay.cli.runs.list", "Compare recipes over the seeds of their runs."),
     "show": ("assay.cli.runs.show", "Show what a run did, cost and measured, or a pipeline's stages."),
     "diff": ("assay.cli.runs.show", "Show what differs between two runs."),
     "goodput": ("assay.cli.runs.goodput", "Account for device time and interruptions."),
@@ -13,7 +14,7 @@ _MODULES = {
     "replay": ("assay.cli.runs.replay", "Replay a training step and compare it bit for bit."),
     "rollout": ("assay.cli.runs.rollout", "Replay one rollout of a GRPO run and compare it bit for bit."),
     "export": ("assay.cli.runs.export", "Write the model of a run to a folder that other tools load."),
-    "sink": ("assay.cli.runs.export", "Send a run's metrics to TensorBoard, MLflow or W&B."),
+    "sink": ("assay.cli.runs.export", "Send a run's metrics to TensorBoard, MLflow, W&B or trackio."),
     "import": ("assay.cli.runs.export", "Import runs of MLflow, TensorBoard, W&B, trackio or Neptune."),
     "tag": ("assay.cli.runs.list", "Add tags to a run, or remove them."),
     "note": ("assay.cli.runs.list", "Add a note to a run."),

@@ -68,6 +68,34 @@ def list_(as_json: bool, rebuild: bool, **filters: Any) -> None:
         click.echo(f"No runs in {home.folder} yet. Start one with 'assay train RECIPE', or try 'assay demo'.")
 
 
+@click.command()
+@click.argument("run_ids", metavar="[RUN]...", nargs=-1, type=RUN)
+@click.option("--group", "keys", multiple=True, metavar="KEY", help="Add the group with this key. May be repeated.")
+@click.option("--metric", default="loss", help="Metric whose mean curves are shown.")
+@click.option("--baseline", type=RUN, help="Run of the group from which differences are shown.")
+@json_option
+def groups(run_ids: tuple[str, ...], keys: tuple[str, ...], metric: str, baseline: str | None, as_json: bool) -> None:
+    """Compare the recipes of RUNs: curves, scores and cost over all runs of each recipe; without RUN, of all recipes.
+
+    The runs of a group have the same recipe but for name and seed. Means are over all of them, whichever RUN is named.
+    """
+    from assay.reporting.documents.run_groups import compare_document
+    from assay.reporting.terminal.document import print_document
+    from assay.reporting.views.run_groups import group_curves, run_groups
+    from assay.reporting.views.view import json_list
+
+    with writable_ledger(current_home()) as ledger:
+        found = run_groups(ledger, runs=run_ids, keys=keys)
+        curves = [] if as_json or not found else group_curves(ledger, found, metric, highlighted=run_ids)
+    if as_json:
+        click.echo(json_list(found))
+    elif not found:
+        click.echo("No runs yet. Start one with 'assay train RECIPE'.")
+    else:
+        pinned = next((group.key for group in found if baseline in group.runs), "")
+        print_document(compare_document(found, curves, metric=metric, baseline=pinned, selected=run_ids))
+
+
 @contextmanager
 def _gc_disabled() -> Iterator[None]:
     """Disable garbage collection: all objects read here are listed, and collecting costs 1/20 of the time."""

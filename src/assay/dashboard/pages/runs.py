@@ -1,45 +1,66 @@
-"""The list of runs: search, filters and order stand in the address."""
+"""The list of runs: search, filters, order, groups, columns and the pinned baseline stand in the address."""
 
-from typing import get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+from urllib.parse import quote, urlencode
 
-from assay.base.config import parse_override
+from assay.base.config import dotted_leaves, parse_override
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.pages.run_notes import note_actions
 from assay.records.run import RunStatus
-from assay.reporting.document import Document, Paragraph, Section, TitledTable
-from assay.reporting.documents.run_list import runs_table
-from assay.reporting.views.run_list import Selection, Sorting, run_lines
+from assay.reporting.document import Document, Paragraph, Section, Table, Text, TitledTable
+from assay.reporting.documents.run_groups import groups_table
+from assay.reporting.documents.run_list import RUN_COLUMNS, runs_table
+from assay.reporting.values import value_text
+from assay.reporting.views.comparison import recipe_changes
+from assay.reporting.views.run_groups import RunGroup, run_groups
+from assay.reporting.views.run_list import RunLine, Selection, Sorting, run_lines
+from assay.store.ledger.ledger import Ledger
 
 PER_PAGE = 100
+SHOWN_CHANGES = 3
+"""Recipe keys of a run that are listed against the baseline."""
 
 
 def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
-    """Return the selected runs."""
-    selection, number = _selection(visit), _page_number(visit)
+    """Return the selected runs, or their groups by recipe."""
+    selection, number, group = selection_of(visit), visit.page_number(), visit.query.get("group", "")
+    if group not in ("", "recipe"):
+        raise PageError(400, f"group={group}: expected recipe, or nothing.")
     with dashboard.ledger() as ledger:
         lines = run_lines(ledger, selection)
-    shown = lines[(number - 1) * PER_PAGE : number * PER_PAGE]
-    now_s = dashboard.clock.now_s()
-    table = runs_table(shown, now_s=now_s, address=lambda line: f"/runs/{line.run_id}")
-    blocks = [TitledTable("", "", table)] if shown else [Paragraph(_nothing(dashboard, selection))]
+        shown = range(len(lines))[(number - 1) * PER_PAGE : number * PER_PAGE]
+        if not lines:
+            table, num_rows, of = Table((), ()), 0, "run"
+        elif group:
+            groups = run_groups(ledger, runs=[line.run_id for line in lines])
+            shown = range(len(groups))[(number - 1) * PER_PAGE : number * PER_PAGE]
+            table, num_rows, of = _groups_table(groups, shown, visit), len(groups), "recipe"
+        else:
+            table = _runs_table(ledger, lines, shown, visit, now_s=dashboard.clock.now_s())
+            num_rows, of = len(lines), "run"
+    blocks = [TitledTable("", "", table)] if num_rows else [Paragraph(_nothing(dashboard, selection))]
     return Page(
         document=Document(
             title="Runs",
             kind="runs",
-            subtitle=f"{number_of(len(lines), 'run')} in {dashboard.home.folder}",
+            subtitle=f"{number_of(num_rows, of)} in {dashboard.home.folder}",
             sections=[Section("", blocks)],
-            footer="The same as JSON: assay runs list --json",
+            footer=f"The same as JSON: assay runs {'groups' if group else 'list'} --json",
+            links=_links(visit, num_rows, number),
         ),
         area="Runs",
         topics=("runs", "minute"),
-        filters=_filters(selection, visit.query.get("where", "")),
+        filters=_filters(selection, visit),
+        actions=note_actions() if lines else [],
     )
 
 
-def _selection(visit: Visit) -> Selection:
+def selection_of(visit: Visit) -> Selection:
     """Return the filters of an address. Raises `PageError` that names a wrong one."""
     asked = visit.query
     status, sort, where = asked.get("status", ""), asked.get("sort") or "age", asked.get("where", "")
@@ -60,21 +81,86 @@ def _selection(visit: Visit) -> Selection:
     )
 
 
-def _page_number(visit: Visit) -> int:
-    number = visit.query.get("page", "1")
-    if not number.isdecimal() or int(number) < 1:
-        raise PageError(400, f"page={number}: expected a number from 1.")
-    return int(number)
+def _runs_table(ledger: Ledger, lines: Sequence[RunLine], shown: range, visit: Visit, *, now_s: float) -> Table:
+    """Return the rows of a page, a pinned baseline first, with the columns that the reader chose."""
+    baseline_id = visit.query.get("baseline", "")
+    rows = [lines[index] for index in shown if lines[index].run_id != baseline_id]
+    baseline = next((line for line in lines if line.run_id == baseline_id), None)
+    if baseline_id and baseline is None:
+        raise PageError(400, f"baseline={baseline_id}: expected the id of a run in this list.")
+    rows = rows if baseline is None else [baseline, *rows]
+    recipes = {line.run_id: dict(dotted_leaves(ledger.run(line.run_id).recipe)) for line in rows}
+    chosen = [name.strip() for name in visit.query.get("columns", "").split(",") if name.strip()]
+    others: dict[str, Callable[[RunLine], Text]] = {}
+    for name in chosen:
+        if name not in RUN_COLUMNS:
+            if rows and not any(name in leaves for leaves in recipes.values()):
+                known = f"{', '.join(RUN_COLUMNS)}, or a key of the recipe"
+                raise PageError(400, f"columns={name}: expected some of {known}, with commas.")
+            others[name] = _recipe_column(recipes, name)
+    if baseline is not None:
+        others["against the baseline"] = lambda line: _against(line, baseline, recipes)
+    return runs_table(rows, now_s=now_s, address=_address, columns=chosen, others=others)
 
 
-def _filters(selection: Selection, where: str) -> list[Filter]:
+def _recipe_column(recipes: Mapping[str, Mapping[str, Any]], key: str) -> Callable[[RunLine], Text]:
+    return lambda line: value_text(recipes[line.run_id].get(key))
+
+
+def _address(line: RunLine) -> str:
+    return f"/runs/{quote(line.run_id, safe='')}"
+
+
+def _against(line: RunLine, baseline: RunLine, recipes: Mapping[str, Mapping[str, Any]]) -> str:
+    if line is baseline:
+        return "the baseline"
+    changes = [
+        change for change in recipe_changes(recipes[baseline.run_id], recipes[line.run_id]) if change.key != "seed"
+    ]
+    parts = [f"{change.key}={value_text(change.candidate)}" for change in changes[:SHOWN_CHANGES]]
+    parts += [f"{len(changes) - SHOWN_CHANGES} more"] if len(changes) > SHOWN_CHANGES else []
+    if line.value is not None and baseline.value is not None and line.metric == baseline.metric:
+        parts.insert(0, f"{line.value - baseline.value:+.4f}")
+    return ", ".join(parts) or "the same recipe"
+
+
+def _groups_table(groups: Sequence[RunGroup], shown: range, visit: Visit) -> Table:
+    baseline = visit.query.get("baseline", "")
+    pinned = next((group for group in groups if baseline in (group.key, *group.runs)), None)
+    if baseline and pinned is None:
+        raise PageError(400, f"baseline={baseline}: expected the id of a run in this list.")
+    rows = [groups[index] for index in shown if groups[index] is not pinned]
+    rows = rows if pinned is None else [pinned, *rows]
+    return groups_table(rows, baseline=pinned.key if pinned else "", address=group_address)
+
+
+def group_address(group: RunGroup) -> str:
+    """Return the address of a group's comparison."""
+    return f"/compare?group={group.key}"
+
+
+def _links(visit: Visit, num_rows: int, number: int) -> list[tuple[str, str]]:
+    links = [(visit.with_query(page=number - 1), "previous rows")] if number > 1 else []
+    if num_rows > number * PER_PAGE:
+        links.append((visit.with_query(page=number + 1), f"next rows, of {num_rows:,}"))
+    filters = {name: visit.query[name] for name in ("status", "tags", "where", "search") if visit.query.get(name)}
+    if filters:
+        links.append((f"/compare?{urlencode(filters)}", "compare these runs"))
+    return links
+
+
+def _filters(selection: Selection, visit: Visit) -> list[Filter]:
     statuses = [("", "any"), *((status, status) for status in get_args(RunStatus))]
+    asked = visit.query
     return [
         Filter("search", "Id, recipe or note", selection.text),
         Filter("status", "Status", selection.status[0] if selection.status else "", statuses),
         Filter("tags", "Tags", " ".join(selection.tags)),
-        Filter("where", "Recipe: key=value", where),
+        Filter("where", "Recipe: key=value", asked.get("where", "")),
         Filter("sort", "Order by", selection.sort, [(sort, sort) for sort in get_args(Sorting)]),
+        Filter("group", "Rows", asked.get("group", ""), [("", "runs"), ("recipe", "recipes, over seeds")]),
+        Filter("columns", "Columns, with commas", asked.get("columns", "")),
+        Filter("baseline", "Baseline: run id", asked.get("baseline", "")),
     ]
 
 

@@ -55,7 +55,8 @@ def levels(values: Float64[np.ndarray, "score"], *, higher_is_better: bool) -> I
     scores = values if higher_is_better else -values
     low, high = np.nanmin(scores), np.nanmax(scores)
     share = (scores - low) / (high - low) if high > low else np.ones_like(scores)
-    return np.minimum((share * LEVELS).astype(int), LEVELS - 1)
+    shades: Int[np.ndarray, "score"] = np.minimum((share * LEVELS).astype(int), LEVELS - 1)
+    return shades
 
 
 def _strokes(item: ColumnScores, per_cell: int, num_cells: int, y: float) -> str:

@@ -1,6 +1,6 @@
 """Tables of runs and of a pipeline's stages. Imports nothing large: `assay runs list` must answer at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from assay.base.units import age_text, duration_text
@@ -14,9 +14,24 @@ if TYPE_CHECKING:
 TONES: dict[str, Tone] = {"gone": "bad", "failed": "bad", "unknown": "open", "preempted": "open", "running": "ended"}
 
 
-def runs_table(lines: Sequence[RunLine], *, now_s: float, address: Callable[[RunLine], str] = lambda line: "") -> Table:
-    """Return a row for each run, without columns that would be empty. `address`: of a run's page."""
-    return Table.of(
+RUN_COLUMNS = (
+    "status", "step", "ranks", "attempts", "measured", "device time", "evaluation", "started (UTC)", "age", "last sign",
+    "tags", "imported from", "where", "note",
+)  # fmt: skip
+"""Columns of a list of runs, behind the runs' ids."""
+
+
+def runs_table(
+    lines: Sequence[RunLine],
+    *,
+    now_s: float,
+    address: Callable[[RunLine], str] = lambda line: "",
+    columns: Sequence[str] = (),
+    others: Mapping[str, Callable[[RunLine], Text]] = {},
+) -> Table:
+    """Return a row for each run, with the chosen columns, or without those that would be empty. `address`: of a run's
+    page. `others`: columns behind these, by heading."""
+    table = Table.of(
         lines,
         (name("run"), lambda line: Cell(line.run_id, link=address(line))),
         (name("status"), _status),
@@ -39,7 +54,9 @@ def runs_table(lines: Sequence[RunLine], *, now_s: float, address: Callable[[Run
         (name("imported from", drop_order=7), lambda line: line.imported.tool if line.imported else ""),
         (name("where"), lambda line: (line.started or "") if line.status in ("running", "unknown") else ""),
         (Column("note", "line"), lambda line: " ".join((line.note or "").split())),
-    ).without_empty_columns()
+        *((name(heading), cell) for heading, cell in others.items()),
+    )
+    return table.of_columns(["run", *columns, *others]) if columns else table.without_empty_columns()
 
 
 def imports_table(lines: Sequence[ImportLine]) -> Table:

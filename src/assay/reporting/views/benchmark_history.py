@@ -110,7 +110,7 @@ def benchmark_matrix(
             found = connection.execute(query)
         else:
             found = connection.execute(f"{query} WHERE benchmark = :benchmark", {"benchmark": benchmark})
-    by_column: dict[MatrixColumn, list[_Score]] = {}
+    by_column: dict[MatrixColumn, list[ScoreRow]] = {}
     for version, text in found:
         score = _score(text)
         if is_selected(score.row):
@@ -126,8 +126,19 @@ def benchmark_matrix(
     return BenchmarkMatrix(rows, columns)
 
 
-class _Score(NamedTuple):
-    """What a matrix shows of a result."""
+def last_scores(ledger: Ledger) -> list[tuple[str, "ScoreRow"]]:
+    """Return the score of each run's last checkpoint on each version of a benchmark, with the version's digest."""
+    key = "run_id, benchmark, version_sha256"
+    query = (
+        f"SELECT version_sha256, record FROM benchmark_results JOIN (SELECT {key}, MAX(step) AS step FROM "
+        f"benchmark_results GROUP BY {key}) AS last USING ({key}, step) ORDER BY {key}"
+    )
+    with ledger.reading() as connection:
+        return [(version, _score(text)) for version, text in connection.execute(query)]
+
+
+class ScoreRow(NamedTuple):
+    """What tables of many results show of each."""
 
     row: MatrixRow
     benchmark: str
@@ -141,12 +152,12 @@ class _Score(NamedTuple):
 
 
 @lru_cache(maxsize=65_536)
-def _score(text: str) -> _Score:
+def _score(text: str) -> ScoreRow:
     """Read a record without validation. Live pages read the same records again and again, so results are kept."""
     tree = json.loads(text)
     if tree["version"] != BenchmarkResult.version:
         tree = BenchmarkResult.from_tree(tree, source="ledger, benchmark_results").to_tree()
-    return _Score(
+    return ScoreRow(
         MatrixRow(*(tree[name] for name in MatrixRow._fields)),
         tree["benchmark"],
         tree["unit"],
@@ -157,7 +168,7 @@ def _score(text: str) -> _Score:
     )
 
 
-def _column(column: MatrixColumn, rows: Sequence[int], scores: Sequence[_Score]) -> ColumnScores:
+def _column(column: MatrixColumn, rows: Sequence[int], scores: Sequence[ScoreRow]) -> ColumnScores:
     values, lows, highs = np.array([score[-3:] for score in scores], dtype=float).T  # None becomes NaN
     higher_is_better = scores[0].higher_is_better
     best_values, is_best_so_far = frontier(values, higher_is_better=higher_is_better)

@@ -112,7 +112,7 @@ def comparison_view(comparison: AnyComparison, baseline: RunView, candidate: Run
         baseline_world_sizes=baseline.world_sizes,
         candidate_world_sizes=candidate.world_sizes,
         warnings=tuple(_warnings(baseline, candidate)),
-        changes=tuple(_changes(dict(dotted_leaves(baseline.recipe)), dict(dotted_leaves(candidate.recipe)))),
+        changes=tuple(recipe_changes(dict(dotted_leaves(baseline.recipe)), dict(dotted_leaves(candidate.recipe)))),
         page=page,
     )
 
@@ -131,8 +131,8 @@ def _method(run: RunView) -> str:
     return str(run.recipe["method"]["type"])
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:
-    """Yield the differing keys, without the run's name."""
+def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:
+    """Yield the differing keys of two recipes' leaves, without the run's name."""
     for key in dict.fromkeys((*before, *after)):
         if before.get(key) != after.get(key) and key != "name":
             yield RecipeChange(key=key, baseline=before.get(key), candidate=after.get(key))

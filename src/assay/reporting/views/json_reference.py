@@ -51,6 +51,7 @@ from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_diff import RunDiffView
+from assay.reporting.views.run_groups import RunGroup
 from assay.reporting.views.run_list import ImportLine, RunLine
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
@@ -78,6 +79,7 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed("assay runs list", "a list, the newest run first", RunLine),
     Printed("assay runs import", "a list", ImportLine),
+    Printed("assay runs groups", "a list, one object a recipe", RunGroup),
     Printed("assay runs show, assay train", "one object; `train` prints it once the run is done", RunView),
     Printed("assay runs show PIPELINE, assay train PIPELINE", "one object", PipelineView),
     Printed("assay train --check", "one object", CheckView),
