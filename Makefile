@@ -52,12 +52,15 @@ define on_top_of_ours
 endef
 with_extra = $(call on_top_of_ours,$(1),-c constraints.txt -e '.[$(2)]')
 
+# trackio refuses the version of pillow that all else runs with.
 .venv-sinks/.installed: $(VENV)/.installed
-	$(call with_extra,.venv-sinks,sinks)
+	mkdir -p build
+	grep -v '^pillow=' constraints.txt > build/constraints-sinks.txt
+	$(call on_top_of_ours,.venv-sinks,-c build/constraints-sinks.txt -e '.[sinks]')
 	touch $@
 
-test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages nothing else needs
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
+test-sinks: .venv-sinks/.installed  ## metrics in MLflow, W&B and trackio, whose packages nothing else needs
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb,trackio .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
 
 .venv-lora/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-lora,lora)

@@ -10,19 +10,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from assay.base.config import dotted_leaves
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
-from assay.store.metrics.segment import SegmentWriter, segment_path
+from assay.store.home import Home
+from assay.store.metrics.segment import SegmentWriter, read_segment, segment_path, segment_paths
 from assay.trackers.follow import SinkError, SinkName, _locked, follow
 from assay.trackers.gpus import gpu_points
 from assay.trackers.sink import Point
 from clocks import ManualClock
 from machine import MACHINE
 from tiny_recipe import tiny_recipe
+from tracker_files import imported
 
 
 @pytest.fixture
@@ -146,6 +150,76 @@ def test_wandb_writes_offline(run: Run, tmp_path: Path, requires) -> None:
     (file,) = (tmp_path / "w").rglob("*.wandb")
     assert b"gradient_digest" not in file.read_bytes()
     assert b"loss" in file.read_bytes()
+
+
+def test_trackio_has_every_point_once_though_the_cursor_was_lost(run: Run, tmp_path: Path, requires) -> None:
+    importable(requires, "trackio")
+    for _ in range(2):
+        done = command("runs", "sink", "r", f"trackio:{tmp_path / 'tr'}", "--once")
+        assert (done.returncode, "4 points sent to" in done.stdout) == (0, True), done.stderr
+        shutil.rmtree(Path(run.run_dir) / "sinks")
+    judge = (
+        "from trackio.sqlite_storage import SQLiteStorage as s; import json; r, = s.get_runs('tiny');"
+        "print(json.dumps([[row['step'], row['loss']] for row in s.get_logs('tiny', r)]))"
+    )
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "tr")}
+    found = subprocess.run([sys.executable, "-c", judge], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == [[step, 1.0 / step + 1] for step in range(1, 5)]
+
+
+ROUND_TRIPS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb", "trackio": "trackio"}
+"""Kind of sink -> the package that it needs."""
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+def test_what_was_sent_to_a_tool_comes_back_by_an_import(run: Run, tmp_path: Path, requires, kind: str) -> None:
+    importable(requires, ROUND_TRIPS[kind])
+    measure(run, attempt=2, start=2, steps=range(3, 6))
+    sent = command("runs", "sink", "r", f"{kind}:{tmp_path / 'out'}", "--once")
+    assert sent.returncode == 0, sent.stderr
+    home = Home.at(tmp_path / "back")
+    num_sent = 14 if kind == "wandb" else 7  # there each point has its step beside it
+    for num_new in (num_sent, 0):
+        (line,) = imported(home, tmp_path / "out")
+        assert (line.tool, line.num_points, line.num_new) == (kind, num_sent, num_new)
+    exact = [(step, 1.0 / step + attempt) for attempt, steps in ((1, range(1, 5)), (2, range(3, 6))) for step in steps]
+    came_back = [
+        (step, value)
+        for path in segment_paths(home.run_dir(line.run_id))
+        for points in [read_segment(path).metrics["loss"]]
+        for step, value in zip(points.steps.tolist(), points.values.tolist(), strict=True)
+    ]
+    assert [step for step, _ in came_back] == [step for step, _ in exact]
+    # TensorBoard keeps 32 bits of a value.
+    assert [value for _, value in came_back] == pytest.approx(
+        [value for _, value in exact], rel=1e-7 if kind == "tensorboard" else 0
+    )
+    back = home.run(line.run_id)
+    if kind != "tensorboard":
+        assert back.recipe["name"] == "tiny"
+        assert json.loads(str(dict(dotted_leaves(back.recipe["params"]))["method.encoder.hidden_size"])) == 16
+    # A run whose second attempt is open; W&B's file ends with its process.
+    assert line.status == ("succeeded" if kind == "wandb" else "failed" if kind == "mlflow" else "unknown")
+
+
+def test_wandbs_own_nan_text_and_nested_values_come_back(tmp_path: Path, requires) -> None:
+    importable(requires, "wandb")
+    script = (
+        "import wandb, math;"
+        "s = wandb.Settings(x_disable_stats=True, console='off', silent=True);"
+        f"r = wandb.init(mode='offline', dir={str(tmp_path)!r}, project='p', id='i', config={{'lr': 0.1}}, settings=s);"
+        "row = {'nan': math.nan, 'inf': -math.inf, 'text': 'x'};"
+        "[r.log({**row, 'loss': 1 / (k + 1), 'a': {'b': k}}) for k in range(3000)];"
+        "r.finish(exit_code=3)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
+    home = Home.at(tmp_path / "home")
+    (line,) = imported(home, tmp_path / "wandb")
+    metrics = read_segment(segment_path(home.run_dir(line.run_id), 1, 0)).metrics
+    assert metrics["loss"].values.tolist() == [1 / (k + 1) for k in range(3000)]
+    assert metrics["a.b"].steps.tolist() == metrics["a.b"].values.tolist() == list(range(3000))
+    assert np.isnan(metrics["nan"].values).all() and (metrics["inf"].values == -np.inf).all()
+    assert (line.status, line.left_out) == ("failed", ("3,000 values that are no numbers",))
 
 
 def test_each_destination_of_a_kind_has_a_cursor_of_its_own(run: Run, tmp_path: Path, monkeypatch, requires) -> None:

@@ -40,7 +40,7 @@ class Settings(FrozenConfig):
 
     sinks: tuple[str, ...] = ()
     """Destinations of the live metrics of every run: `tensorboard:FOLDER`, `mlflow:SERVER_OR_FOLDER`,
-    `wandb:FOLDER` (offline); see `assay runs sink`."""
+    `wandb:FOLDER` (offline), `trackio:FOLDER`; see `assay runs sink`."""
 
     python_graders: Literal["fenced", "trusted"] = "fenced"
     """How python graders run (docs/suites.md): `fenced` in a kernel sandbox, refused if there is none;

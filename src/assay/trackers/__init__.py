@@ -1,1 +1,1 @@
-"""A run's metrics in tools that people look at already: TensorBoard, MLflow, Weights & Biases."""
+"""A run's metrics in tools that people look at already: TensorBoard, MLflow, Weights & Biases, trackio."""

@@ -30,7 +30,7 @@ from assay.store.home import Home
 from assay.store.metrics.segment import Position, attempt_and_rank, read_segment, segment_paths
 from assay.store.objects import ObjectStore, open_store
 from assay.trackers.gpus import gpu_points
-from assay.trackers.sink import MlflowSink, Point, Sink, TensorBoardSink, WandbSink, is_address
+from assay.trackers.sink import MlflowSink, Point, Sink, TensorBoardSink, TrackioSink, WandbSink, is_address
 
 POLL_S = 2.0
 GPU_POLL_S = 10.0
@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[str, Callable[[str, Run, dict[str, Any]], Sink]]] = {
     "tensorboard": ("FOLDER", TensorBoardSink),
     "mlflow": ("SERVER_OR_FOLDER", MlflowSink),
     "wandb": ("FOLDER", WandbSink),
+    "trackio": ("FOLDER", TrackioSink),
 }
 """The placeholder of the part after the colon, and what opens the sink: given that part, the run, and a dict in which
 it may keep state."""

@@ -6,11 +6,13 @@ A tool's package is imported when its sink is opened.
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from assay.base.config import dotted_leaves
+from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.records.run import Run
 
@@ -190,3 +192,42 @@ class WandbSink:
         """See `Sink`; the data is on disk only after W&B's process has ended."""
         self._run.finish(exit_code=int(failed or False))
         self._teardown()
+
+
+class TrackioSink:
+    """Writes to the project with the recipe's name; `TRACKIO_DIR=FOLDER trackio show` shows it."""
+
+    def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
+        os.environ["TRACKIO_DIR"] = folder  # read once, when trackio is imported
+        with needs("trackio", "trackio"):
+            from trackio.sqlite_storage import SQLiteStorage
+            from trackio.utils import TRACKIO_DIR
+        assert Path(folder) == TRACKIO_DIR, (folder, TRACKIO_DIR)
+        # Not `trackio.log`: it stamps its own time, and sends from a thread.
+        self._bulk_log = SQLiteStorage.bulk_log
+        self._run = run
+
+    def began(self, step: int, at_s: float) -> None:
+        """See `Sink`; trackio keeps rolled-back points under the same steps."""
+
+    def write(self, points: Sequence[Point]) -> None:
+        rows = [
+            (step, at_s, {point.name: point.value for point in of_row})
+            for (step, at_s), of_row in groupby(points, key=lambda point: (point.step, point.at_s))
+        ]
+        self._bulk_log(
+            project=str(self._run.recipe.get("name", "assay")),
+            run=self._run.run_id,
+            metrics_list=[values for _, _, values in rows],
+            steps=[step for step, _, _ in rows],
+            timestamps=[datetime.fromtimestamp(at_s, UTC).isoformat() for _, at_s, _ in rows],
+            config=self._run.recipe,
+            # trackio ignores a row whose id it has: rows that are sent again after a kill are not doubled.
+            log_ids=[sha256_of_json([self._run.run_id, step, at_s, *values]) for step, at_s, values in rows],
+        )
+
+    def flush(self) -> None:
+        """See `Sink`; calls are synchronous."""
+
+    def close(self, *, failed: bool | None) -> None:
+        """See `Sink`; trackio has no status of runs."""

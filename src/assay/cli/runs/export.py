@@ -87,9 +87,9 @@ def export(
 def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
     """Send the metrics of RUN to other tools while they are measured, until the run ends.
 
-    Targets: tensorboard:FOLDER, mlflow:SERVER_OR_FOLDER, wandb:FOLDER (offline; 'wandb sync' uploads it). The
-    command only reads files, so it does not slow down training; when it is started again, it continues where it
-    stopped. 'sinks' in $ASSAY_HOME/settings.yaml starts it for every run.
+    Targets: tensorboard:FOLDER, mlflow:SERVER_OR_FOLDER, wandb:FOLDER (offline; 'wandb sync' uploads it),
+    trackio:FOLDER. The command only reads files, so it does not slow down training; when it is started again, it
+    continues where it stopped. 'sinks' in $ASSAY_HOME/settings.yaml starts it for every run.
     """
     from assay.base.units import number_of
     from assay.trackers.follow import SinkName, follow
