@@ -221,27 +221,35 @@ def _runs(program: Program, progress: Progress) -> Iterator[Section]:
 
 
 def _document(followed: FollowedProgram, computed: Computed[ProgramState]) -> Document:
-    state, footer = computed.value, f"The same as JSON: {followed.command()} --json"
-    if computed.error:
-        verdict = Verdict("bad", "not readable", f"{computed.error} The page recovers by itself once this is right.")
-        known = [] if state is None else state.document.sections
-        note = "" if state is None else f"What follows is as of {state.view.now}, before the files changed."
-        before = [Section("", [Paragraph(note)])] if note else list(_as_offered(followed))
-        title = followed.name if state is None else state.document.title
-        return Document(title=title, kind="program", verdict=verdict, sections=[*before, *known], footer=footer)
+    state = computed.value
+    notes = list(_notes(followed, computed))
     if state is None:
-        verdict = Verdict(
-            "open", "being computed", "The forecast takes a few seconds; this page shows it when it is ready."
-        )
-        return Document(
-            title=followed.name, kind="program", verdict=verdict, sections=list(_as_offered(followed)), footer=footer
-        )
-    if followed.notes is None:
-        return replace(state.document, footer=footer)
-    notes = Paragraph(
-        f"As of the notes in {followed.notes}, {state.view.now}. Later work shows once they say a later 'now'."
-    )
-    return replace(state.document, sections=[Section("", [notes]), *state.document.sections], footer=footer)
+        sections = [*notes, *_as_offered(followed)]
+        document = Document(title=followed.name, kind="program", sections=sections)
+    else:
+        document = replace(state.document, sections=[*notes, *state.document.sections])
+    if computed.error:
+        sentence = f"{computed.error} The page recovers by itself once this is right."
+        document = replace(document, verdict=Verdict("bad", "not readable", sentence), tiles=())
+    elif state is None:
+        sentence = "The forecast takes a few seconds; this page shows it when it is ready."
+        document = replace(document, verdict=Verdict("open", "being computed", sentence))
+    return replace(document, footer=f"The same as JSON: {followed.command()} --json")
+
+
+def _notes(followed: FollowedProgram, computed: Computed[ProgramState]) -> Iterator[Section]:
+    """Yield as of when the page is, if this is not now."""
+    state = computed.value
+    if state is None:
+        return
+    if computed.error:
+        yield Section("", [Paragraph(f"What follows is as of {state.view.now}, before the files changed.")])
+    if not computed.is_current:
+        text = "The program's files or the hour have changed; a new forecast is being computed."
+        yield Section("", [Paragraph(Cell(text, "open"))])
+    if followed.notes is not None:
+        text = f"As of the notes in {followed.notes}, {state.view.now}. Later work shows once they say a later 'now'."
+        yield Section("", [Paragraph(text)])
 
 
 def _as_offered(followed: FollowedProgram) -> Iterator[Section]:
@@ -262,7 +270,7 @@ def _as_offered(followed: FollowedProgram) -> Iterator[Section]:
 def _word(computed: Computed[ProgramState]) -> Cell:
     if computed.error:
         return Cell(computed.error.splitlines()[0], "bad")
-    verdict = None if computed.value is None else computed.value.document.verdict
+    verdict = None if computed.value is None or not computed.is_current else computed.value.document.verdict
     return Cell("being computed", "open") if verdict is None else Cell(verdict.word, verdict.tone)
 
 
