@@ -1,13 +1,14 @@
 """What every page gets: the home, the API's state, and what watches both."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from assay.base.clock import Clock
 from assay.dashboard.access import Access, Reader, visible_runs
 from assay.dashboard.background import Background
+from assay.dashboard.open_ledger import OpenLedger
 from assay.dashboard.page import PageError
 from assay.dashboard.watch import Look, Watch
 from assay.reporting.documents.plan.plan_folder import OFFER_FILE
@@ -36,6 +37,7 @@ class Dashboard(NamedTuple):
     access: Access
     watch: Watch
     background: Background
+    open_ledger: OpenLedger
     reader: Reader = Reader()
     """Whose pages are made: the ledger shows this reader's runs only."""
 
@@ -43,15 +45,17 @@ class Dashboard(NamedTuple):
     def of(cls, home: Home, api: AppState) -> Self:
         """Return the dashboard of a home and its API."""
         access = Access(api.files.store, api.keys, api.clock)
-        background = Background()
-        return cls(home, api, api.clock, access, Watch(_looks(home, api, background)), background)
+        background, ledger = Background(), OpenLedger(home)
+        watch = Watch(_looks(home, api, background, ledger))
+        return cls(home, api, api.clock, access, watch, background, ledger)
 
     @contextmanager
     def ledger(self, *run_ids: str) -> Iterator[Ledger]:
         """Open the ledger as the reader sees it, with the given runs recorded in it. Raises `PageError` if a run does
         not exist, or belongs to another project."""
         shown = visible_runs(self.reader, self.api)
-        with self.home.open_ledger(shown=shown) as ledger:
+        everything = self.open_ledger.get()
+        with nullcontext(everything) if shown is None else self.home.open_ledger(shown=shown) as ledger:
             for run_id in run_ids:
                 if shown is not None and not shown.shows(run_id):
                     raise PageError(404, f"no run '{run_id}' in {self.home.folder}.")
@@ -63,13 +67,14 @@ class Dashboard(NamedTuple):
             yield ledger
 
 
-def _looks(home: Home, api: AppState, background: Background) -> dict[str, Look]:
+def _looks(home: Home, api: AppState, background: Background, ledger: OpenLedger) -> dict[str, Look]:
     """Return how each kind of topic is looked at."""
 
     def runs(_: str) -> object:
-        with home.open_ledger() as ledger, ledger.reading() as connection:
+        opened = ledger.get()
+        with opened.reading() as connection:
             counts = [list(connection.execute(f"SELECT COUNT(*) FROM {table}")) for table in _COUNTED]
-            return counts, ledger.last_writes()
+        return counts, opened.last_writes()
 
     def run(run_id: str) -> object:
         files = (path for pattern in _OF_A_RUN for path in sorted(home.run_dir(run_id).glob(pattern))[-64:])

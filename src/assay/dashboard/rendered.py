@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 KEPT_S = 10.0
 MAX_BYTES = 32 << 20
-LIVE_SHARE = 0.06
+LIVE_SHARE = 0.03
 """Share of a core that all open pages together may take to fetch themselves again."""
 TOKEN = f"token-{secrets.token_hex(16)}"
 READER = f"reader-{secrets.token_hex(16)}"

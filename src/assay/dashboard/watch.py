@@ -18,6 +18,9 @@ Look = Callable[[str], object]
 LOOK_S = 1.0
 LOOK_SHARE = 0.03
 """Largest share of a core that the looks at one topic may take: what takes long is looked at less often."""
+STREAMS_AT_ONCE, MAX_PAUSE_S = 10, 2.0
+"""Above this number of streams, each says less often what has changed, since each message leads to requests. A change
+is on every page within `LOOK_S + MAX_PAUSE_S`."""
 HEARTBEAT_S = 15.0
 """A stream says something at least this often, so that both sides notice a lost connection."""
 
@@ -111,7 +114,8 @@ class Watch:
                 elif silent_s >= HEARTBEAT_S:
                     silent_s = 0.0
                     yield b"event: unchanged\ndata:\n\n"
-                await anyio.sleep(LOOK_S)
-                silent_s += LOOK_S
+                pause_s = min(max(LOOK_S, self.num_streams / STREAMS_AT_ONCE), MAX_PAUSE_S)
+                await anyio.sleep(pause_s)
+                silent_s += pause_s
         finally:
             self.num_streams -= 1
