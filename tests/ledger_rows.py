@@ -33,7 +33,8 @@ def all_rows(ledger: Ledger) -> Rows:
                 key=repr,
             )
             for table in tables.TABLES
-            if table is not tables.writes  # who wrote, and when, differs
+            # Who wrote, and when, differs; caches depend on when they were filled.
+            if table is not tables.writes and table.name not in tables.CACHES
         }
 
 

@@ -123,7 +123,8 @@ class _PostgresSession:
             cursor.executemany(_driver_statement(statement), rows)
 
     def begin(self, *, writes: bool) -> None:
-        pass
+        # All statements of a read see one moment, as they do in SQLite.
+        self._driver.isolation_level = None if writes else psycopg.IsolationLevel.REPEATABLE_READ
 
     def commit(self) -> None:
         self._driver.commit()
