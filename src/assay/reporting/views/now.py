@@ -1,5 +1,6 @@
 """What happens in a home now: runs at work, runs that ended badly since yesterday, and what needs a person."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -47,13 +48,18 @@ def failed_runs(ledger: Ledger, lines: Sequence[RunLine], *, since_s: float) -> 
     """Return the runs whose last attempt ended badly after `since_s`, newest first."""
     found = []
     for line in lines:
-        if line.status not in BAD_ENDS or line.imported is not None or (line.last_seen or line.created) < since_s:
+        if line.status not in BAD_ENDS or line.imported is not None or _touched_s(line) < since_s:
             continue
         attempts = ledger.attempts(line.run_id)
         ended_s = _end_s(attempts, line)
         if ended_s >= since_s:
             found.append(_failed_run(line, attempts, ended_s))
     return sorted(found, key=lambda run: -run.ended_s)
+
+
+def _touched_s(line: RunLine) -> float:
+    """Return a moment after which nothing happened to a run."""
+    return max(line.written or math.inf, line.last_seen or 0.0, line.created)
 
 
 def _end_s(attempts: Sequence[Attempt], line: RunLine) -> float:
@@ -94,7 +100,7 @@ def attention_of_runs(ledger: Ledger, lines: Sequence[RunLine], *, now_s: float)
         if line.status in AT_WORK and line.last_seen is not None and now_s - line.last_seen >= HANG_S:
             text = f"no sign of life for {age_text(now_s - line.last_seen)}: it starts, evaluates or hangs"
             yield Attention("run", line.run_id, text, is_bad=line.status == "unknown")
-    seen_s = {line.run_id: line.last_seen or line.created for line in lines}
+    seen_s = {line.run_id: max(line.last_seen or 0.0, line.created) for line in lines}
     for run_id, suspect in ledger.suspects():
         if now_s - seen_s.get(run_id, 0.0) < SUSPECTED_S:
             certain = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
