@@ -19,6 +19,7 @@ from assay.workflows.run import create_run, load_run
 from language_rows import small_model
 from method_runs import digest, eventful, method_recipe
 from one_rank import train_one_rank
+from variants import soaked
 
 
 def compiled(method: str, folder: Path, **model: Any) -> dict[str, Any]:
@@ -32,15 +33,24 @@ def recorded(name: str) -> tuple[Run, CommitLog]:
     return run, CommitLog(open_store(run.store_url))
 
 
+TWO_THEN_ONE = RestartPolicy(
+    world_sizes=(2, 1),
+    parallel=("fsdp2", "ddp"),
+    faults=FaultPlan.model_validate({"faults": [{"type": "kill", "step": 8}]}),
+)
+"""Each rank of each attempt compiles the layers again, so few ranks make the quicker test."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", [TWO_THEN_ONE, *soaked(eventful())], ids=["2 ranks, 1 rank", "4, 2, 2 and 1 ranks"])
 def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: RestartPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     tree = compiled("sft", tmp_path)
     undisturbed = digest(tree, "undisturbed", RestartPolicy())
-    assert digest(tree, "eventful", eventful()) == undisturbed
+    assert digest(tree, "eventful", policy) == undisturbed
     run, log = recorded("eventful")
     found = replay(run, log, ReplayRequest(step=4, through_step=5))
     assert found.verdict == "equal" and "gradient_digest" in {comparison.quantity for comparison in found.at_step}

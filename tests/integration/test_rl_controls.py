@@ -16,6 +16,7 @@ from assay.store.metrics.recorded import recorded_steps
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.workflows.bookkeeping import rebuild_run
 from assay.workflows.run import create_run
+from in_process import AssayAt
 from integration.conftest import PlantedAssay
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset
@@ -108,7 +109,7 @@ def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot
     # As the rows lie: the twentieth call is then of a lane of rank 1 itself, and not of one that it checks.
     tree = grpo_recipe(dataset, tmp_path / "base", trainer=trainer, loader={"shuffle_radius_windows": 0})
     assay = PlantedAssay(tmp_path, tree)
-    undisturbed = assay.train("undisturbed", 1)["weights_digest"]
+    undisturbed = AssayAt(assay.home).json(*assay.train_command("undisturbed", 1))["weights_digest"]
     assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "flipped"))
     shown = assay.train("flipped", 2)
     assert (tmp_path / "flipped").exists()

@@ -1,5 +1,6 @@
 """Fine-tuning a language model with real processes: killed, resized, sharded; and by the commands."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from in_process import AssayAt
 from language_rows import language_dataset, sft_recipe, small_model
 from method_runs import digest, eventful
 from one_rank import train_one_rank
+from variants import soaked
 
 KILL = {"faults": [{"type": "kill", "rank": 0, "step": 10, "phase": "compute"}]}
 PACKED = {"layout": {"type": "packed", "sequence_tokens": 32}}
 LINES = {"layout": {"type": "line", "tokens": 64, "row_tokens": 24}}
+LAYOUTS = {"packed": PACKED, "lines": LINES}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lines": {"loader": LINES},
     "lines, in spans": {"loader": LINES, "method": {"train_on": "spans"}},
@@ -23,6 +26,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
     "tied, gpt2": {"method": {"model": small_model(architecture="gpt2", tie_embeddings=True, num_kv_heads=None)}},
 }
+
+
+SOAKED = ("plain", "lines")
+"""Other variants have all of their keys: several micro-batches are padded, and lines have spans."""
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +47,7 @@ def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["plain", *VARIANTS])
+@pytest.mark.parametrize("way", [*(way for way in VARIANTS if way not in SOAKED), *soaked(*SOAKED)])
 def test_killed_and_resized_it_ends_with_the_same_weights(
     way: str, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,24 +59,22 @@ def test_killed_and_resized_it_ends_with_the_same_weights(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("world_size", "parallel"),
+    ("layout", "world_size", "parallel"),
     [
-        (2, "ddp"),
-        (4, "fsdp2"),
-        *(pytest.param(*other, marks=pytest.mark.soak) for other in [(4, "ddp"), (2, "fsdp2")]),
+        pytest.param(*case, marks=[] if case in (("packed", 4, "fsdp2"), ("lines", 2, "ddp")) else pytest.mark.soak)
+        for case in product(LAYOUTS, (2, 4), ("ddp", "fsdp2"))
     ],
 )
-@pytest.mark.parametrize("loader", [PACKED, LINES], ids=["packed", "lines"])
 def test_every_world_size_ends_with_the_same_weights(
-    loader: dict[str, Any],
-    parallel: str,
+    layout: str,
     world_size: int,
+    parallel: str,
     language: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = sft_recipe(language, trainer={"spot_check_every": 4}, loader=loader)
+    tree = sft_recipe(language, trainer={"spot_check_every": 4}, loader=LAYOUTS[layout])
     alone = digest(tree, "alone", RestartPolicy())
     policy = RestartPolicy(parallel=(parallel,))
     assert digest(tree, "shared", policy, world_size) == alone
@@ -82,14 +87,12 @@ def assay(tmp_path: Path) -> AssayAt:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("loader", [PACKED, LINES], ids=["packed", "lines"])
-def test_the_commands_take_it_as_they_are(
-    loader: dict[str, Any], language: Path, assay: AssayAt, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_commands_take_it_as_they_are(layout: str, language: Path, assay: AssayAt, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     slices = {"slice_columns": ["language"]}
     trainer = {"evaluate_every": 4, "spot_check_every": 4}
-    recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=loader)))
+    recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=LAYOUTS[layout])))
     (tmp_path / "kill.yaml").write_text(yaml.safe_dump(KILL))
     assay("train", recipe, "--run-id", "killed", "--workers", 2, "--faults", tmp_path / "kill.yaml")
     run = assay.json("runs", "show", "killed")
