@@ -32,6 +32,7 @@ from assay.dashboard.pages.login import login_page
 from assay.dashboard.pages.message import message_page
 from assay.dashboard.pages.now import now_page
 from assay.dashboard.pages.programs import program_page, programs_page
+from assay.dashboard.pages.rollouts import rollouts_page
 from assay.dashboard.pages.run import run_page_of
 from assay.dashboard.pages.run_notes import note_run, tag_run
 from assay.dashboard.pages.runs import runs_page
@@ -43,6 +44,7 @@ Handler = Callable[[Dashboard, Visit], Page | Response]
 PAGES: Mapping[str, Handler] = {
     "/": now_page,
     "/runs": runs_page,
+    "/runs/{run_id}/rollouts": rollouts_page,
     "/compare": compare_page,
     "/benchmarks": benchmarks_page,
     "/benchmarks/{benchmark}": benchmark_page,

@@ -12,6 +12,7 @@ _MODULES = {
     "goodput": ("assay.cli.runs.goodput", "Account for device time and interruptions."),
     "audit": ("assay.cli.runs.audit", "Check that training used each row exactly once."),
     "replay": ("assay.cli.runs.replay", "Replay a training step and compare it bit for bit."),
+    "rollouts": ("assay.cli.runs.rollout", "Read the completions of a step, beside those of another step."),
     "rollout": ("assay.cli.runs.rollout", "Replay one rollout of a GRPO run and compare it bit for bit."),
     "export": ("assay.cli.runs.export", "Write the model of a run to a folder that other tools load."),
     "sink": ("assay.cli.runs.export", "Send a run's metrics to TensorBoard, MLflow, W&B or trackio."),

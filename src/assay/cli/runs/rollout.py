@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.parameters import RUN, current_home, json_option
+from assay.cli.parameters import RUN, current_home, json_option, ledger_with_runs
 
 if TYPE_CHECKING:
     from assay.records.replay import RolloutReport
@@ -58,6 +58,30 @@ def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> Non
 def _progress(step: int, first: int, last: int) -> None:
     if sys.stderr.isatty():
         click.echo(f"\rreplaying step {step} of {first} to {last}", err=True, nl=step == last)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", type=RUN)
+@click.option("--step", type=int, help="Step that trained on the completions; by default the last one.")
+@click.option("--against", type=int, help="Show the completions of this step, too, on the prompts that both have.")
+@json_option
+def rollouts(run_id: str, step: int | None, against: int | None, as_json: bool) -> None:
+    """Read the completions of a step of an RL RUN with their rewards.
+
+    The rollout log keeps the texts of the best and the worst completion of each step's first prompt, and those that
+    cannot be generated again here; 'assay runs rollout' generates the others again.
+    """
+    from assay.reporting.documents.rollouts import rollouts_document
+    from assay.reporting.terminal.document import print_document
+    from assay.reporting.views.samples import step_rollouts
+    from assay.reporting.views.view import json_list
+
+    with ledger_with_runs(current_home(), run_id) as ledger:
+        found = [step_rollouts(ledger, run_id, at) for at in (step, *([] if against is None else [against]))]
+    if as_json:
+        click.echo(json_list(found))
+    else:
+        print_document(rollouts_document(*found))
 
 
 def _text(report: "RolloutReport") -> str:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError
+from assay.dashboard.pages.run_notes import note_actions
 from assay.reporting.documents.run import run_document
 from assay.reporting.views.run_page import run_page
 
@@ -21,12 +22,22 @@ def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
         raise PageError(400, f"zoom={zoom}: expected FIGURE:FIRST-LAST, such as training-loss:100-200.")
     with dashboard.ledger(run_id) as ledger:
         page = run_page(ledger, run_id, dashboard.home.settings())
-    document = run_document(page, now_s=dashboard.clock.now_s())
-    metrics = f"/runs/{quote(run_id, safe='')}/metrics"
+    document = run_document(page, now_s=dashboard.clock.now_s(), address=_address)
+    here = f"/runs/{quote(run_id, safe='')}"
+    links = [(f"{here}/metrics", f"all {len(page.view.metrics):,} metrics")]
+    links.append((f"/compare?run={quote(run_id, safe='')}", "all seeds of this recipe"))
+    if page.view.samples:
+        links.append((f"{here}/rollouts", "rollouts, step by step"))
     return Page(
-        document=replace(document, links=[*document.links, (metrics, f"all {len(page.view.metrics):,} metrics")]),
+        document=replace(document, links=[*document.links, *links]),
         area="Runs",
         topics=(f"run:{run_id}",),
         has_curves=bool(page.curves),
         refresh_s=REFRESH_S,
+        actions=note_actions(run_id),
     )
+
+
+def _address(kind: str, name: str) -> str:
+    folders = {"run": "runs", "campaign": "decisions", "benchmark": "benchmarks"}
+    return f"/{folders[kind]}/{quote(name, safe='')}"

@@ -53,6 +53,7 @@ from assay.reporting.views.run import RunView
 from assay.reporting.views.run_diff import RunDiffView
 from assay.reporting.views.run_groups import RunGroup
 from assay.reporting.views.run_list import ImportLine, RunLine
+from assay.reporting.views.samples import StepRollouts
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`
@@ -93,6 +94,7 @@ PRINTED = (
     Printed("assay decide compare", "a list, one object a candidate", ComparisonView),
     Printed("assay runs replay", "one object", ReplayReport),
     Printed("assay runs rollout", "one object", RolloutReport),
+    Printed("assay runs rollouts", "a list, one object a step", StepRollouts),
     Printed("assay train drill", "one object", DrillReport),
     Printed(
         "assay data index, assay data build, assay data hold-out, assay data score",

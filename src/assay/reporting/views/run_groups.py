@@ -58,6 +58,7 @@ class RunGroup(View):
     patch: dict[str, Any]
     """Recipe keys in which the compared groups differ, with this group's values."""
     scores: tuple[GroupScore, ...]
+    """The headline metric and complete benchmarks."""
     device_hours: float
     """Training, all runs."""
     evaluation_hours: float
