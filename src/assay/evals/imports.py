@@ -1,8 +1,10 @@
-"""Import results of other tools as our records: lm-evaluation-harness, inspect-ai, OpenAI Evals.
+"""Import results of other tools as our records: lm-evaluation-harness, inspect-ai, OpenAI Evals, Promptfoo.
 
     samples_TASK_DATE.jsonl + results_DATE.json     lm_eval --log_samples --output_path
     LOG.eval, LOG.json                              inspect eval
     RUN.jsonl                                       oaieval --record_path
+    *.json, *.jsonl                                 objects of OpenAI's hosted evals, in one or several files
+    RESULTS.json                                    promptfoo export, and what OpenAI's dashboard exports for it
 
 Only per-item scores are imported; intervals, pairing and power are computed here. If lm-eval or oaieval report a mean,
 the mean of the items must equal it, or the import is rejected, because the scores would mean something else.
@@ -18,10 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evals import inspect_log
 from assay.evals.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text
+from assay.evals.openai_eval import ForeignSuite, checked, objects_in, openai_suite, read_openai_eval
+from assay.evals.promptfoo import is_results, promptfoo_suite, read_promptfoo
 from assay.evals.scorer import Identity
 from assay.scoring.grade import ItemFailure
 from assay.scoring.json_lines import json_lines, json_value
@@ -37,6 +43,66 @@ _HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
 
 
+def read_files(paths: Sequence[Path], *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
+    """Read the benchmarks in files of other tools. An eval of OpenAI's platform may be spread over several files."""
+    hosted = {path: objects for path in paths if (objects := _hosted_objects(path))}
+    others = [path for path in paths if path not in hosted]
+    found = [
+        item for path in others for item in read_foreign(path, metric=metric, is_partial_allowed=is_partial_allowed)
+    ]
+    if not hosted:
+        return found
+    first = next(iter(hosted))
+    try:
+        of_hosted = read_openai_eval(first, [part for parts in hosted.values() for part in parts])
+    except _UNLIKE as error:
+        raise _layout_error(first, error) from error
+    return found + [as_allowed(imported, first, is_partial_allowed=is_partial_allowed) for imported in of_hosted]
+
+
+def read_suite_definition(paths: Sequence[Path]) -> ForeignSuite:
+    """Return the suite that files of OpenAI's platform, or one of Promptfoo, define."""
+    hosted = [part for path in paths for part in _hosted_objects(path)]
+    try:
+        if hosted:
+            return checked(openai_suite(hosted, source=paths[0]), source=paths[0])
+        tree = yaml.safe_load(paths[0].read_text()) if paths[0].suffix in (".yaml", ".yml") else _tree(paths[0])
+        config = tree.get("config") if is_results(tree) else tree
+        if isinstance(config, Mapping) and "prompts" in config:
+            return checked(promptfoo_suite(config, source=paths[0]), source=paths[0])
+    except (*_UNLIKE, yaml.YAMLError) as error:
+        raise _layout_error(paths[0], error) from error
+    raise ConfigError(
+        f"{paths[0]}: it defines no suite. Name objects of OpenAI's hosted evals, or a file of Promptfoo."
+    )
+
+
+def _hosted_objects(path: Path) -> list[Mapping[str, Any]]:
+    if path.suffix not in (".json", ".jsonl") or zipfile.is_zipfile(path) or _SAMPLES_NAME.fullmatch(path.name):
+        return []
+    try:
+        return list(objects_in(_tree(path)))
+    except (ValueError, DataError):
+        return []  # its reader says what is wrong with it
+
+
+def _tree(path: Path) -> Any:
+    """Return the JSON in a file, or the list of its lines."""
+    try:
+        return json_value(path.read_bytes())
+    except ValueError:
+        if path.suffix == ".json":
+            raise
+        return _json_lines(path)
+
+
+def _layout_error(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{path}: neither whole nor laid out as its tool writes it ({type(error).__name__}: {error}). Write it again, "
+        "and import it unchanged."
+    )
+
+
 def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
     """Read the benchmarks in a file of another tool; `metric` chooses one of several scores of an item.
 
@@ -48,10 +114,7 @@ def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: b
         return [as_allowed(imported, path, is_partial_allowed=is_partial_allowed) for imported in found]
     except _UNLIKE as error:
         # Another tool defines the layout, so any part may be missing or have another type.
-        raise DataError(
-            f"{path}: neither whole nor laid out as lm-eval, inspect or oaieval write it "
-            f"({type(error).__name__}: {error}). Write the log again, and import it unchanged."
-        ) from error
+        raise _layout_error(path, error) from error
 
 
 def _read(path: Path, metric: str | None) -> list[Imported]:
@@ -69,6 +132,8 @@ def _read(path: Path, metric: str | None) -> list[Imported]:
         if path.suffix == ".json":
             raise
         return [_from_openai_evals(path, _json_lines(path))]
+    if is_results(tree):
+        return read_promptfoo(path, tree)
     if isinstance(tree, dict) and "eval" in tree:
         return inspect_log.from_tree(path, tree, metric)
     raise ConfigError(

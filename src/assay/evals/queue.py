@@ -7,6 +7,7 @@ recipe selects, without those in the store.
       lease-0001.json                             the worker that evaluates it
       sums-91ab03de/chunk-00000.parquet           put if absent: the scores of some items
       sums-91ab03de/items.parquet, result.json    once all chunks are there; the result last
+      requested-7b2e6d10.json                     somebody asks for results of that suite beyond the recipe's
       done-7b2e6d10.json                          every benchmark of that suite has its result
 
 If a slow worker's lease expires and another takes over, both put equal chunks, and the first counts.
@@ -117,6 +118,16 @@ def mark_failed(store: ObjectStore, checkpoint: Checkpoint, suite_sha256: str, r
     store.put_if_absent(key, canonical_json({"failure": reason}).encode())
 
 
+def request(store: ObjectStore, step: int, weights_digest: str, suite_sha256: str) -> None:
+    """Ask the workers of a run to evaluate a checkpoint on a suite, whether the recipe selects it or not."""
+    store.put_if_absent(_requested_key(step, weights_digest, suite_sha256), b"{}\n")
+
+
+def is_requested(store: ObjectStore, step: int, weights_digest: str, suite_sha256: str) -> bool:
+    """Return whether somebody asked for a checkpoint's results of a suite."""
+    return store.exists(_requested_key(step, weights_digest, suite_sha256))
+
+
 def is_done(store: ObjectStore, step: int, weights_digest: str, suite_sha256: str) -> bool:
     """Return whether a checkpoint has all results of a suite, or cannot be evaluated."""
     return store.exists(_done_key(step, weights_digest, suite_sha256))
@@ -225,6 +236,10 @@ def _with_contamination(store: ObjectStore, known: BenchmarkResult, scorer: Scor
 def count_failures(items: Sequence[ItemScore]) -> dict[str, int]:
     """Count failed items by kind."""
     return dict(Counter(item.failure.kind for item in items if item.failure is not None))
+
+
+def _requested_key(step: int, weights_digest: str, suite_sha256: str) -> str:
+    return f"{checkpoint_results(step, weights_digest)}/requested-{suite_sha256[:8]}.json"
 
 
 def _done_key(step: int, weights_digest: str, suite_sha256: str) -> str:

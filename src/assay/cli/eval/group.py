@@ -1,5 +1,6 @@
 """`assay eval`: run suites, evaluate the commits of a run, show scores, import results, check coverage."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from assay.base.errors import ConfigError
 from assay.cli.command import CommandGroup
 from assay.cli.parameters import (
     FILE,
+    FOLDER,
     PATH,
     RUN,
     InputFile,
@@ -43,7 +45,7 @@ _MODULES = {
     "work": ("assay.cli.eval.group", "Evaluate the commits of a run that its recipe selects."),
     "history": ("assay.cli.eval.group", "Show scores over checkpoints, and which one is the best."),
     "items": ("assay.cli.eval.group", "Show the items of a result: completions and scores."),
-    "import": ("assay.cli.eval.group", "Import scores of lm-eval, inspect or OpenAI Evals."),
+    "import": ("assay.cli.eval.group", "Import scores of lm-eval, inspect, OpenAI Evals, Promptfoo."),
     "coverage": ("assay.cli.eval.group", "Show which failure modes the benchmarks would detect."),
     "predict": ("assay.cli.eval.predict", "Predict for the rows of a file."),
     "chat": ("assay.cli.eval.chat", "Chat with a language model."),
@@ -299,6 +301,12 @@ def _note_retired(home: "Home", run_id: str, results: "Sequence[BenchmarkResult]
     is_flag=True,
     help="Import an incomplete log: missing items count as failed, and decisions do not use the result.",
 )
+@click.option(
+    "--suite",
+    "suite_dir",
+    type=FOLDER,
+    help="New folder for the definition as a suite, with FILES of hosted evals or Promptfoo.",
+)
 @json_option
 def import_(
     files: tuple[Path, ...],
@@ -308,18 +316,24 @@ def import_(
     step: int,
     metric: str | None,
     partial: bool,
+    suite_dir: Path | None,
     as_json: bool,
 ) -> None:
     """Import per-item scores of other tools.
 
     FILES are samples_*.jsonl of lm-evaluation-harness (next to its results_*.json), logs of inspect-ai (.eval
-    or .json), or records of OpenAI Evals' oaieval (.jsonl).
+    or .json), records of OpenAI Evals' oaieval (.jsonl), objects of OpenAI's hosted evals as the API returns them
+    (eval, runs and output items, in one file or several), or results of Promptfoo. A configuration of Promptfoo
+    (.yaml) has no scores: give it with --suite.
     """
-    from assay.evals.imports import read_foreign
+    from assay.evals.imports import read_files
     from assay.store.ledger.writer import FINISH_S
     from assay.workflows.evaluation.evaluate import check_results_are_of_run, import_results
 
-    found = [item for path in files for item in read_foreign(path, metric=metric, is_partial_allowed=partial)]
+    if suite_dir is not None:
+        _write_suite(files, suite_dir)
+    scored = [path for path in files if suite_dir is None or path.suffix not in (".yaml", ".yml")]
+    found = read_files(scored, metric=metric, is_partial_allowed=partial)
     home, results = current_home(), []
     for imported in found:
         name = run_id or imported.model.replace("/", "_") or "imported"
@@ -330,7 +344,25 @@ def import_(
         with _writer(home, name) as writer:
             results.append(import_results(home, imported, writer, **known_as, seed=seed, step=step))
             writer.wait(FINISH_S)
-    _print_results(results, as_json=as_json)
+    if results or as_json:
+        _print_results(results, as_json=as_json)
+
+
+def _write_suite(files: tuple[Path, ...], folder: Path) -> None:
+    """Write the suite that the files define: suite.yaml and items.jsonl."""
+    import yaml
+
+    from assay.evals.imports import read_suite_definition
+    from assay.reporting.documents.render import write_file
+
+    suite = read_suite_definition(files)
+    if (folder / "suite.yaml").exists():
+        raise ConfigError(f"{folder / 'suite.yaml'}: exists already. Name another folder.")
+    write_file(folder / "items.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in suite.items))
+    write_file(folder / "suite.yaml", yaml.safe_dump(suite.tree, sort_keys=False, allow_unicode=True))
+    for text in suite.left_out:
+        click.secho(f"left out: {text}", err=True, fg="yellow")
+    click.echo(f"wrote {folder / 'suite.yaml'} with {len(suite.items):,} items", err=True)
 
 
 @eval_.command()
