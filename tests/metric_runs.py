@@ -1,6 +1,7 @@
 """Runs that logged metrics and did nothing else, in a home on disk."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,11 @@ from machine import MACHINE
 BEGAN_S = 1_795_000_000.0
 
 
-def metric_run(home: Home, run_id: str, *starts: int) -> Run:
+def metric_run(home: Home, run_id: str, *starts: int, recipe: dict[str, Any] | None = None) -> Run:
     """Record a run whose attempts began at these steps; the last one still trains."""
     run_dir = home.run_dir(run_id)
     run = Run(
-        run_id=run_id, created_s=BEGAN_S, recipe={"name": "sample"}, recipe_sha256="c0de" * 16,
+        run_id=run_id, created_s=BEGAN_S, recipe=recipe or {"name": "sample"}, recipe_sha256="c0de" * 16,
         dataset_fingerprint="d1ce" * 16, code_version="0.1.0", run_dir=str(run_dir), store_url=str(run_dir),
         num_steps=1_000_000,
     )  # fmt: skip

@@ -147,8 +147,8 @@ def _templates() -> Environment:
 
 def chart_of(figure: Figure) -> Chart:
     """Return the chart of a figure; a script shows the values of curves, so their drawing needs no text for it."""
-    is_curve = figure.lines and isinstance(figure.chart, LineChart)
-    return replace(figure.chart, has_probes=False) if is_curve else figure.chart
+    chart = figure.chart
+    return replace(chart, has_probes=False) if figure.lines and isinstance(chart, LineChart) else chart
 
 
 def with_times(text: str) -> str:

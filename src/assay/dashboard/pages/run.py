@@ -26,6 +26,7 @@ def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
     here = f"/runs/{quote(run_id, safe='')}"
     links = [(f"{here}/metrics", f"all {len(page.view.metrics):,} metrics")]
     links.append((f"/compare?run={quote(run_id, safe='')}", "all seeds of this recipe"))
+    links.append((f"{here}/checkpoints", "checkpoints and their scores"))
     if page.view.samples:
         links.append((f"{here}/rollouts", "rollouts, step by step"))
     return Page(

@@ -62,6 +62,7 @@ class Panel {
   }
 
   draw() {
+    const beganMs = performance.now();
     const data = this.data();
     if (!this.plot) this.mount(data);
     else this.plot.setData(data, false);
@@ -71,6 +72,7 @@ class Panel {
     this.resting.textContent = text;
     this.reset.hidden = !zoom.range;
     this.element.dataset.drawn = this.request;
+    this.element.dataset.drawMs = (performance.now() - beganMs).toFixed(1);
   }
 
   // Aligned arrays for uPlot: steps, then SERIES_PER_LINE arrays for each line.
@@ -119,7 +121,7 @@ class Panel {
     this.plot?.destroy();
     this.plot = null;
     this.element.replaceChildren();
-    ["role", "tabindex", "aria-label", "data-drawn"].forEach((name) => this.element.removeAttribute(name));
+    ["role", "tabindex", "aria-label", "data-drawn", "data-draw-ms"].forEach((name) => this.element.removeAttribute(name));
   }
 
   options(height) {

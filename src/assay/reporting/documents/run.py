@@ -37,6 +37,7 @@ from assay.reporting.document import (
     name,
     number,
 )
+from assay.reporting.documents.lineage import Address, commit_blocks, lineage_blocks
 from assay.reporting.documents.run_verdict import next_commands, run_tiles, run_verdict
 from assay.reporting.values import world_sizes_text
 from assay.reporting.views.run import GpuUseView, RunView
@@ -54,8 +55,8 @@ MAX_SAMPLE_WIDTH = 60
 """Characters of a completion in the table of samples."""
 
 
-def run_document(page: RunPage, *, now_s: float) -> Document:
-    """Return the document of a run."""
+def run_document(page: RunPage, *, now_s: float, address: Address = lambda *_: "") -> Document:
+    """Return the document of a run. `address`: of other pages."""
     run = page.view
     facts = _progress(run, now_s) if run.imported is None else _imported_facts(run, run.imported)
     sections = [
@@ -64,7 +65,7 @@ def run_document(page: RunPage, *, now_s: float) -> Document:
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
         Section("Is every row accounted for?", list(_proof(run))),
-        Section("Where it comes from", [] if run.imported else list(_origin(run)), pages_only=True),
+        Section("Where it comes from", [] if run.imported else list(_origin(page, address)), pages_only=True),
         Section("What to do next", [Commands(next_commands(run))]),
     ]
     return Document(
@@ -281,6 +282,7 @@ def _rows_text(evaluation: AnyEvaluation) -> str:
 
 def _history(run: RunView) -> Iterator[Block]:
     yield from life_figures(run)
+    yield from commit_blocks(run)
     flagged = [commit for commit in run.commits if commit.flags]
     if flagged:
         yield Listing(
@@ -335,13 +337,9 @@ def _proof(run: RunView) -> Iterator[Block]:
             yield Listing([*found[:MAX_PROBLEMS], *more], title.capitalize())
 
 
-def _origin(run: RunView) -> Iterator[Block]:
-    facts = [Fact("recipe", run.recipe_sha256, run.name or "")]
-    facts += [Fact("dataset", run.dataset_fingerprint), Fact("weights", run.weights_digest or "—")]
-    if run.evaluation is not None:
-        facts.append(Fact("predictions", run.evaluation.predictions_sha256))
-    facts.append(Fact("code", run.code_version))
-    yield FactList(facts)
+def _origin(page: RunPage, address: Address) -> Iterator[Block]:
+    run = page.view
+    yield from lineage_blocks(run, page.lineage, address)
     if run.attempts:
         yield TitledTable("Machines", "", machines_table(run), pages_only=True)
     recipe = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip()

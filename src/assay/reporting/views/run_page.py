@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Attempt
+from assay.reporting.views.lineage import NO_LINEAGE, Lineage, run_lineage
 from assay.reporting.views.run import RunView, run_view
 from assay.reporting.views.samples import rollout_samples
 from assay.reporting.views.series import Curves, run_curves
@@ -32,6 +33,7 @@ class RunPage:
     roc: "RocCurve | None" = None
     """None unless a classifier predicted rows of both classes."""
     histogram: "ScoreHistogram | None" = None
+    lineage: Lineage = NO_LINEAGE
 
 
 def run_page(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS, *, is_brief: bool = False) -> RunPage:
@@ -41,14 +43,14 @@ def run_page(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS, *, i
     samples = rollout_samples(ledger, view.run_id)
     view, curves = view.model_copy(update={"samples": samples}), run_curves(ledger, view.run_id)
     if is_brief or not isinstance(view.evaluation, ClassifierEvaluation):
-        return RunPage(view, curves)
+        return RunPage(view, curves, lineage=NO_LINEAGE if is_brief else run_lineage(ledger, view))
     # Here, for the brief form of the document needs none of it.
     from assay.statistics.classifier.curves import roc_curve, score_histogram
     from assay.statistics.classifier.rows import scores_of
     from assay.statistics.predictions import predictions_of
 
     scores = scores_of(predictions_of(Path(view.run_dir), view.evaluation), source=view.run_id)
-    return RunPage(view, curves, roc_curve(scores), score_histogram(scores))
+    return RunPage(view, curves, roc_curve(scores), score_histogram(scores), run_lineage(ledger, view))
 
 
 def live_runs(ledger: Ledger, *, now_s: float) -> list[RunPage]:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from assay.records.processor import dense_bf16_flops
-from assay.reporting.views.curve_window import Numbers, window_curve
+from assay.reporting.views.curve_window import Columns, Numbers, window_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
@@ -103,28 +104,35 @@ def metric_curve(ledger: Ledger, run_id: str, name: str, num_points: int) -> Ser
 
 
 def _long_series(ledger: Ledger, run_id: str, name: str) -> Series:
+    """Return the points at both ends, the columns between them, and the columns of lost points."""
     window = window_curve(ledger, run_id, name, columns=MAX_POINTS)
-    edges = window.committed.steps[[0, -1]].astype(int) if len(window.committed.steps) else (0, 0)
-    last = int(edges[1]) + window.step_width - 1
-    head = metric_series(ledger, run_id, name, x0=int(edges[0]), x1=int(edges[0]) + window.step_width - 1)
-    tail = metric_series(ledger, run_id, name, x0=int(edges[1]), x1=last)
-    ends = [(curve.steps, curve.values, curve.values, curve.values) for curve in (_cut(head, 0), _cut(tail, -ENDS))]
-    last = int(tail.steps[-1]) if len(tail.steps) else last
-    # A column stands where it ends: its value is the last one of its points.
-    committed, lost = (
-        (np.minimum(columns.steps + window.step_width - 1, limit), columns.last, columns.minimum, columns.maximum)
-        for columns, limit in ((window.committed, last), (window.lost, np.inf))
-    )
-    parts = [ends[0], committed, ends[1], lost]
-    steps, values, lows, highs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    is_lost = np.arange(len(steps)) >= len(steps) - len(lost[0])
+    width, starts = window.step_width, window.committed.steps
+    whole = 1 << 30
+    if len(starts):
+        head = metric_series(ledger, run_id, name, x0=int(starts[0]), x1=int(starts[:2][-1]) + width, max_points=whole)
+        tail = metric_series(ledger, run_id, name, x0=int(starts[-2:][0]), max_points=whole)
+        head, tail = _part(head, slice(None, ENDS)), _part(tail, slice(-ENDS, None))
+        # A column stands where it ends, for its value is the last one of its points.
+        steps = np.minimum(starts + width - 1, tail.steps[0] - 1)
+        is_between = (starts < tail.steps[0]) & (steps > head.steps[-1])
+        committed = _columns(window.committed, steps, is_between)
+        parts = [(head.steps, *[head.values] * 3), committed, (tail.steps, *[tail.values] * 3)]
+    else:
+        parts = []
+    lost = window.lost
+    parts.append(_columns(lost, lost.steps + width - 1, np.full(len(lost.steps), True)))
+    steps, values, lows, highs = (np.concatenate(numbers) for numbers in zip(*parts, strict=True))
+    is_lost = np.arange(len(steps)) >= len(steps) - len(lost.steps)
     order = np.argsort(steps, kind="stable")
-    columns = (column[order].tolist() for column in (steps, values, is_lost, lows, highs))
-    return Series(name, *columns)
+    return Series(name, *(numbers[order].tolist() for numbers in (steps, values, is_lost, lows, highs)))
 
 
-def _cut(curve: Curve, start: int) -> Curve:
-    return Curve(*(numbers[start:][:ENDS] for numbers in curve))
+def _part(curve: Curve, part: slice) -> Curve:
+    return Curve(curve.steps[part], curve.values[part], curve.at_s[part])
+
+
+def _columns(columns: Columns, steps: Numbers, is_shown: npt.NDArray[np.bool_]) -> tuple[Numbers, ...]:
+    return tuple(numbers[is_shown] for numbers in (steps, columns.last, columns.minimum, columns.maximum))
 
 
 def _committed(ledger: Ledger, run_id: str, name: str, num_points: int) -> tuple[Numbers, Numbers]:

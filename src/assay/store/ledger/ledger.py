@@ -306,6 +306,13 @@ class Ledger:
         its = {"campaign": campaign}
         return self._records(Decision.from_json, tables.decisions, where="campaign = :campaign", values=its)
 
+    def decisions_with(self, run_id: str) -> "list[Decision]":
+        """Return the decisions whose records contain this run's id, of each candidate oldest first."""
+        from assay.records.decision import Decision
+
+        values = {"pattern": f"%{run_id}%"}
+        return self._records(Decision.from_json, tables.decisions, where="record LIKE :pattern", values=values)
+
     def forget(self, run_id: str) -> None:
         """Delete everything about a run."""
         its, values = "SELECT series_id FROM metric_series WHERE run_id = :run_id", {"run_id": run_id}

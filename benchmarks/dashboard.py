@@ -1,0 +1,397 @@
+"""Times the dashboard in a browser, and logging, reading and drawing a metric beside TensorBoard, MLflow and trackio.
+
+    .venv-sinks/bin/python benchmarks/dashboard.py                 a curve of 1 M points, a home of 100 runs
+    python benchmarks/dashboard.py --home HOME --run RUN           the pages of a home of benchmarks/dashboard_home.py
+    python benchmarks/dashboard.py --tiny                          everything in small, in a minute
+
+All contenders run on this machine and are shown in one browser (Debian's Chromium). A first curve is timed from the
+start of the tool's server, with all points on disk, to the first frame that shows the curve. Tools that are not
+installed are left out. Prints figures, ratios and one JSON object.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from assay.records.run import Attempt, Run
+from assay.store.attempts import save_attempt
+from assay.store.home import Home
+from assay.store.metrics.curves import metric_series
+from assay.store.metrics.fold import fold_run
+from assay.store.metrics.segment import Points, SegmentWriter, segment_path
+from harness import CHECKOUT, options_of
+
+BROWSER_WAIT_MS = 120_000
+HEAP_BYTES = "async () => performance.memory.usedJSHeapSize"
+CURVE = "canvas[role=img]"
+MAX_STEPS_COMPARED = 1_000
+
+
+class Tool(NamedTuple):
+    """A contender: each function gets the folder of its data."""
+
+    log: Callable[[Path, np.ndarray], None]
+    read: Callable[[Path], int]
+    """Reads all points back and returns their number."""
+    serve: Callable[[Path, int], list[str]] | None
+    """The command of its server on a port; None if it shows no pages."""
+    curve: tuple[str, str] = ("", "")
+    """Address of a page with the curve, and the selector of the curve."""
+    log_many: Callable[[Path, int], None] | None = None
+    compared: tuple[str, str] = ("", "")
+    """The same for a page that compares many runs."""
+
+
+# assay
+
+
+def _assay_run(home: Home, run_id: str, num_steps: int) -> Run:
+    run_dir = home.run_dir(run_id)
+    run = Run(
+        run_id=run_id, created_s=1_795_000_000.0, recipe={"name": "curve"}, recipe_sha256="c" * 64,
+        dataset_fingerprint="d" * 64, code_version="0.1.0", run_dir=str(run_dir), store_url=str(run_dir),
+        num_steps=num_steps,
+    )  # fmt: skip
+    run_dir.mkdir(parents=True)
+    (run_dir / "run.json").write_text(run.to_json(), encoding="utf-8")
+    attempt = Attempt.model_validate(
+        {
+            "run_id": run_id, "attempt": 1, "world_size": 1, "start_step": 0, "started_s": run.created_s,
+            "folder": str(run_dir), "code_version": "0.1.0", "outcome": "succeeded", "ended_s": run.created_s + 1,
+            "processor": {"model": "cpu", "instructions": "", "torch": ""},
+            "environment": dict.fromkeys(
+                ("python", "kernel", "driver", "image", "user", "launcher", "job", "partition"), ""
+            ),
+        }
+    )  # fmt: skip
+    save_attempt(run_dir, attempt)
+    with home.open_ledger() as ledger:
+        ledger.record_run(run)
+        ledger.record_attempt(attempt)
+    return run
+
+
+def _writer(run: Run) -> SegmentWriter:
+    return SegmentWriter(segment_path(Path(run.run_dir), 1, 0), run_id=run.run_id, attempt=1, rank=0)
+
+
+def _assay_log(folder: Path, values: np.ndarray) -> None:
+    writer = _writer(_assay_run(Home.at(folder), "curve", len(values)))
+    for step, value in enumerate(values.tolist()):
+        writer.log(step, {"loss": value})
+    writer.close()
+
+
+def _assay_read(folder: Path) -> int:
+    with Home.at(folder).open_ledger() as ledger:
+        fold_run(ledger, ledger.run("curve"))
+        return len(metric_series(ledger, "curve", "loss", max_points=1 << 30).steps)
+
+
+def _assay_log_many(folder: Path, num_runs: int) -> None:
+    for number in range(num_runs):
+        run = _assay_run(Home.at(folder), f"run-{number:03d}", MAX_STEPS_COMPARED)
+        steps = np.arange(MAX_STEPS_COMPARED)
+        writer = _writer(run)
+        writer.log_series("loss", Points(steps, steps.astype(float), np.exp(-steps / 300) + number))
+        writer.close()
+        with Home.at(folder).open_ledger() as ledger:
+            fold_run(ledger, run)
+
+
+def _assay_serve(folder: Path, port: int) -> list[str]:
+    return ["env", f"ASSAY_HOME={folder}", sys.executable, "-m", "assay", "serve", "--port", str(port)]
+
+
+# The others
+
+
+def _tensorboard_log(folder: Path, values: np.ndarray) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for step, value in enumerate(values.tolist()):
+        summary = Summary(value=[Summary.Value(tag="loss", simple_value=value)])
+        writer.add_event(Event(step=step, wall_time=1e9 + step, summary=summary))
+    writer.close()
+
+
+def _tensorboard_read(folder: Path) -> int:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return len(accumulator.Scalars("loss"))
+
+
+def _tensorboard_log_many(folder: Path, num_runs: int) -> None:
+    for number in range(num_runs):
+        _tensorboard_log(folder / f"run-{number:03d}", np.exp(-np.arange(MAX_STEPS_COMPARED) / 300) + number)
+
+
+def _tensorboard_serve(folder: Path, port: int) -> list[str]:
+    return [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", str(port)]
+
+
+def _mlflow_log(folder: Path, values: np.ndarray) -> None:
+    from mlflow.entities import Metric
+
+    client, run_id = _mlflow_run(folder)
+    batch = 1_000  # the most that MLflow takes at once
+    for start in range(0, len(values), batch):
+        metrics = [
+            Metric("loss", value, 0, start + at) for at, value in enumerate(values[start : start + batch].tolist())
+        ]
+        client.log_batch(run_id, metrics=metrics)
+
+
+def _mlflow_run(folder: Path) -> tuple[Any, str]:
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    from mlflow import MlflowClient
+
+    client = MlflowClient((folder / "mlruns").as_uri())
+    found = client.search_experiments()
+    runs = client.search_runs([experiment.experiment_id for experiment in found])
+    return client, runs[0].info.run_id if runs else client.create_run(found[0].experiment_id).info.run_id
+
+
+def _mlflow_read(folder: Path) -> int:
+    client, run_id = _mlflow_run(folder)
+    return len(client.get_metric_history(run_id, "loss"))
+
+
+def _trackio_storage(folder: Path) -> Any:
+    os.environ["TRACKIO_DIR"] = str(folder)
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage
+
+
+def _trackio_log(folder: Path, values: np.ndarray) -> None:
+    storage, batch = _trackio_storage(folder), 1_000
+    for start in range(0, len(values), batch):
+        part = values[start : start + batch].tolist()
+        storage.bulk_log("bench", "curve", [{"loss": value} for value in part], list(range(start, start + len(part))))
+
+
+def _trackio_read(folder: Path) -> int:
+    return len(_trackio_storage(folder).get_logs("bench", "curve"))
+
+
+def tools() -> dict[str, Tool]:
+    """Return the contenders that are installed, ours first."""
+    found = {
+        "assay": Tool(
+            _assay_log, _assay_read, _assay_serve, ("/runs/curve#training-loss", CURVE), _assay_log_many,
+            ("/compare?where=name=curve", "svg[role=img], canvas[role=img]"),
+        ),
+        "tensorboard": Tool(
+            _tensorboard_log, _tensorboard_read, _tensorboard_serve, ("/#timeseries", "line-chart canvas"),
+            _tensorboard_log_many, ("/#timeseries", "line-chart canvas"),
+        ),
+        "mlflow": Tool(_mlflow_log, _mlflow_read, None),
+        "trackio": Tool(_trackio_log, _trackio_read, None),
+    }  # fmt: skip
+    return {name: tool for name, tool in found.items() if find_spec(name)}
+
+
+# Timing
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    began_s = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began_s, result
+
+
+@contextmanager
+def served(command: list[str], port: int) -> Iterator[int]:
+    """Run a server; yield its process id once it listens."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=CHECKOUT)
+    try:
+        ends_s = time.monotonic() + 120
+        while time.monotonic() < ends_s:
+            with socket.socket() as connection:
+                if connection.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.02)
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Open Debian's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--enable-precise-memory-info"])
+        yield opened
+        opened.close()
+
+
+def first_drawn_s(opened: Any, command: list[str], port: int, page: tuple[str, str]) -> float:
+    """Return the seconds from the start of a server to the first frame with what the selector names."""
+    began_s = time.perf_counter()
+    with served(command, port):
+        tab = opened.new_page(viewport={"width": 1280, "height": 900})
+        tab.goto(f"http://127.0.0.1:{port}{page[0]}")
+        while time.perf_counter() - began_s < BROWSER_WAIT_MS / 1000:
+            try:
+                tab.wait_for_selector(page[1], state="attached", timeout=2_000)
+                break
+            except Exception:  # a page without data does not look again by itself in time
+                tab.reload()
+        tab.evaluate("() => new Promise(requestAnimationFrame)")
+        taken_s = time.perf_counter() - began_s
+        tab.close()
+    return taken_s
+
+
+def peers(num_points: int, num_runs: int) -> dict[str, dict[str, float]]:
+    """Time each tool's logging, reading and drawing of a curve, and a page that compares runs."""
+    values = np.exp(-np.arange(num_points) / num_points * 5) + 0.01 * np.random.default_rng(0).standard_normal(
+        num_points
+    )
+    figures: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder, browser() as opened:
+        for name, tool in tools().items():
+            one, many = Path(folder) / name / "one", Path(folder) / name / "many"
+            one.mkdir(parents=True)
+            many.mkdir()
+            log_s, _ = _timed(lambda tool=tool, one=one: tool.log(one, values))
+            read_s, num_read = _timed(lambda tool=tool, one=one: tool.read(one))
+            found = {"log_s": log_s, "read_s": read_s, "points_read": float(num_read)}
+            if tool.serve is not None and tool.log_many is not None:
+                port = free_port()
+                found["first_curve_s"] = first_drawn_s(opened, tool.serve(one, port), port, tool.curve)
+                tool.log_many(many, num_runs)
+                port = free_port()
+                found["compared_s"] = first_drawn_s(opened, tool.serve(many, port), port, tool.compared)
+            figures[name] = found
+            print(f"{name:<12}" + "  ".join(f"{key} {value:,.3f}" for key, value in found.items()), flush=True)
+    ours = figures["assay"]
+    for name, found in list(figures.items())[1:]:
+        ratios = {key: found[key] / ours[key] for key in found if key.endswith("_s")}
+        print(
+            f"{name} / assay: " + ", ".join(f"{key.removesuffix('_s')} {ratio:.1f}x" for key, ratio in ratios.items())
+        )
+    return figures
+
+
+def _cpu_s(process_id: int) -> float:
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def page_figures(home: Path, run_id: str, live_s: float) -> dict[str, dict[str, float]]:
+    """Time the pages of a home: first view, CPU time of the server, bytes, zoom, draw, and the heap after live time."""
+    port = free_port()
+    figures: dict[str, dict[str, float]] = {}
+    with browser() as opened, served(_assay_serve(home, port), port) as process_id:
+        site = f"http://127.0.0.1:{port}"
+        for address in ("/", "/runs", f"/runs/{run_id}", f"/runs/{run_id}/metrics", "/benchmarks", "/cost"):
+            for _ in range(2):  # the second view is of a server that has imported what the page needs
+                tab = opened.new_page(viewport={"width": 1280, "height": 900})
+                before_s = _cpu_s(process_id)
+                view_s, response = _timed(lambda tab=tab, address=address: tab.goto(site + address, wait_until="load"))
+                cpu_s = _cpu_s(process_id) - before_s
+                size = len(response.body())
+                tab.close()
+            figures[address] = {"view_ms": 1000 * view_s, "server_cpu_ms": 1000 * cpu_s, "kilobytes": size / 1000}
+        figures["curves"] = _curve_figures(opened, f"{site}/runs/{run_id}", live_s)
+    for address, found in figures.items():
+        print(f"{address:<40}" + "  ".join(f"{key} {value:,.1f}" for key, value in found.items()), flush=True)
+    return figures
+
+
+def _curve_figures(opened: Any, address: str, live_s: float) -> dict[str, float]:
+    tab = opened.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(address)
+    tab.wait_for_selector(".plot", state="attached")
+    tab.evaluate("document.querySelector('.plot').parentElement.scrollIntoView()")
+    tab.wait_for_selector(CURVE)
+    tab.wait_for_timeout(1_000)
+    plot = tab.locator(".plot:has(canvas)").first
+    plot.focus()
+    zoom_ms = []
+    for key in ("+", "+", "ArrowRight", "+", "ArrowLeft", "-"):
+        began_s = time.perf_counter()
+        before = plot.get_attribute("data-drawn")
+        tab.keyboard.press(key)
+        tab.wait_for_function(
+            "before => document.activeElement.dataset.drawn !== before", arg=before, polling="raf", timeout=10_000
+        )
+        zoom_ms.append(1000 * (time.perf_counter() - began_s))
+    draw_ms = tab.eval_on_selector_all(".plot[data-draw-ms]", "all => all.map(plot => Number(plot.dataset.drawMs))")
+    tab.keyboard.press("0")
+    tab.wait_for_timeout(1_000 * live_s)
+    tab.request.get(address)
+    session = tab.context.new_cdp_session(tab)
+    session.send("HeapProfiler.collectGarbage")
+    heap = tab.evaluate(HEAP_BYTES)
+    tab.close()
+    return {
+        "zoom_median_ms": float(np.median(zoom_ms)),
+        "zoom_largest_ms": max(zoom_ms),
+        "draw_largest_ms": max(draw_ms),
+        "heap_megabytes": heap / 1e6,
+    }
+
+
+def main() -> None:
+    parser = options_of(__doc__)
+    parser.add_argument("--points", type=int, default=1_000_000, help="of the curve")
+    parser.add_argument("--runs", type=int, default=100, help="that are compared")
+    parser.add_argument("--home", type=Path, help="time the pages of this home only")
+    parser.add_argument("--run", default="", help="of the home; by default its last one")
+    parser.add_argument("--live", type=float, default=10.0, help="seconds before the heap is measured")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    if options.home is None:
+        num_points, num_runs = (2_000, 3) if options.tiny else (options.points, options.runs)
+        result: dict[str, Any] = {"peers": peers(num_points, num_runs)}
+        with tempfile.TemporaryDirectory() as folder:
+            sizes = ["--runs", "20", "--points", "400000" if options.tiny else "20000000", "--checkpoints", "20"]
+            make = [sys.executable, str(CHECKOUT / "benchmarks" / "dashboard_home.py"), folder, *sizes]
+            subprocess.run(make, check=True, cwd=CHECKOUT / "benchmarks")
+            result["pages"] = page_figures(Path(folder), "grpo-001-s9", 1.0 if options.tiny else options.live)
+    else:
+        names = sorted(path.parent.name for path in options.home.glob("*/run.json"))
+        run_id = options.run or next(name for name in reversed(names) if re.fullmatch(r"grpo-\d+-s\d+", name))
+        result = {"pages": page_figures(options.home, run_id, options.live)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
