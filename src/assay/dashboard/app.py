@@ -22,6 +22,7 @@ from assay.dashboard.access import Reader, Visit, check_origin, set_login, visib
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError, render_page, static_file
 from assay.dashboard.pages.benchmarks import benchmark_page, benchmarks_page, result_page
+from assay.dashboard.pages.checkpoints import checkpoints_page, request_evaluation
 from assay.dashboard.pages.compare import compare_page
 from assay.dashboard.pages.cost import cost_csv, cost_page
 from assay.dashboard.pages.coverage import coverage_page
@@ -45,6 +46,7 @@ PAGES: Mapping[str, Handler] = {
     "/": now_page,
     "/runs": runs_page,
     "/runs/{run_id}/rollouts": rollouts_page,
+    "/runs/{run_id}/checkpoints": checkpoints_page,
     "/compare": compare_page,
     "/benchmarks": benchmarks_page,
     "/benchmarks/{benchmark}": benchmark_page,
@@ -66,6 +68,7 @@ PAGES: Mapping[str, Handler] = {
 }
 ACTIONS: Mapping[str, Handler] = {
     "/runs/tag": tag_run,
+    "/runs/{run_id}/evaluate": request_evaluation,
     "/runs/note": note_run,
     **{f"/jobs/{{job_id}}/{verb}": act_on_job(verb) for verb in ("pause", "resume", "cancel")},
 }

@@ -27,6 +27,7 @@ from assay.evals.queue import (
     OnChunk,
     checkpoint_results,
     evaluate,
+    is_requested,
     mark_done,
     mark_failed,
     not_evaluated,
@@ -78,13 +79,15 @@ def queue_of(run: Run, *, suite: str | None = None) -> Queue:
 def due_commits(queue: Queue) -> list[Commit]:
     """Return the commits that are due and lack results, oldest first, as far as their files exist.
 
-    Due are those that the recipe selects, and the last.
+    Due are those that the recipe selects, the last one, and those that somebody requested.
     """
     commits, finished = queue.log.commits(), queue.log.finished()
     requested = [
         commit
         for commit in commits
-        if queue.config.is_evaluated(commit.step) or (finished is not None and commit.step == finished.step)
+        if queue.config.is_evaluated(commit.step)
+        or (finished is not None and commit.step == finished.step)
+        or is_requested(queue.store, commit.step, commit.weights_digest, queue.suite_sha256)
     ]
     return not_evaluated(requested, queue.suite_sha256, queue.store)
 

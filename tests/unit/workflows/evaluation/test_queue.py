@@ -1,13 +1,14 @@
 """What is due, what is waited for, and a worker that keeps failing."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from assay.base.errors import TrainingError
 from assay.evals.config import read_suite
 from assay.evals.items import suite_sha256
-from assay.evals.queue import Checkpoint, awaited_folders, mark_done, mark_failed
+from assay.evals.queue import Checkpoint, awaited_folders, mark_done, mark_failed, request
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
@@ -15,6 +16,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.recipe import EvaluationConfig, recipe_sha256
 from assay.workflows.evaluation.background import MAX_STARTS, BackgroundEvaluator
+from assay.workflows.evaluation.queue import Queue, due_commits
 from tiny_recipe import tiny_recipe
 
 
@@ -48,6 +50,21 @@ def test_commits_that_are_asked_for_and_not_done_are_waited_for(suite):
     mark_done(store, Checkpoint("r", "c", 0, 10, "weights-10"), sha256, [])
     mark_failed(store, Checkpoint("r", "c", 0, 20, "weights-20"), sha256, "its files are missing")
     assert awaited(suite, store) == [5, 15]
+
+
+def test_a_requested_commit_is_due_until_it_is_done_though_the_recipe_does_not_select_it(suite):
+    store, read = open_store("memory:"), read_suite(suite)
+    log = SimpleNamespace(commits=lambda: COMMITS, finished=lambda: None)
+    config = EvaluationConfig(suite=str(suite), every_steps=20)
+    queue = Queue(run=None, config=config, suite=read, suite_sha256=read.sha256(), store=store, log=log)
+    assert [item.step for item in due_commits(queue)] == [20]
+    request(store, 10, "weights-10", "0" * 64)
+    assert [item.step for item in due_commits(queue)] == [20], "another suite was requested"
+    request(store, 10, "weights-10", queue.suite_sha256)
+    request(store, 10, "weights-10", queue.suite_sha256)
+    assert [item.step for item in due_commits(queue)] == [10, 20]
+    mark_done(store, Checkpoint("r", "c", 0, 10, "weights-10"), queue.suite_sha256, [])
+    assert [item.step for item in due_commits(queue)] == [20]
 
 
 def test_another_suite_makes_everything_due_again(suite):
