@@ -51,6 +51,7 @@ EMPTY_HOME_COMMANDS = (
     "train no.yaml --check",
     "train --resume no",
     "train new no",
+    "train import no --model no --training no --out no",
     "runs delete no --yes",
     "runs tag no tag",
     "runs note no words",

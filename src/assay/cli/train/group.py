@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "new": ("assay.cli.train.new", "Write a first recipe for a dataset, with comments."),
+    "import": ("assay.cli.train.new", "Turn a hosted fine-tuning job into dataset, recipe and suite."),
     "keys": ("assay.cli.train.new", "Print every key of a recipe or a pipeline."),
     "join": ("assay.cli.train.join", "Add this machine, or nodes of a cluster, to a run."),
     "stop": ("assay.cli.train.join", "Ask a run to commit and stop."),

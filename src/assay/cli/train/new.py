@@ -1,11 +1,11 @@
-"""`assay train new DATASET`: write a first recipe for a dataset."""
+"""`assay train new DATASET`, `assay train import JOB`: write a first recipe for a dataset, or for a hosted job."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.parameters import DATASET, OUT_FILE, force_option
+from assay.cli.parameters import DATASET, FILE, FOLDER, OUT_FILE, force_option
 
 if TYPE_CHECKING:
     from assay.workflows.new_recipe import LanguageMethod
@@ -50,6 +50,34 @@ def new(
         return
     write_file(out, found.text)
     click.echo(f"wrote {out}\n\nnext: assay train {out} --check\n      assay train {out}")
+
+
+@click.command(name="import")
+@click.argument("job", type=FILE)
+@click.option("--model", type=FOLDER, required=True, help="Folder of the model to fine-tune, with tokenizer.json.")
+@click.option("--training", type=FILE, required=True, help="The job's training file.")
+@click.option("--validation", type=FILE, help="The job's validation file; its rows are held out.")
+@click.option("--answers", type=FILE, help="JSONL of conversations that end with answers of the old model.")
+@click.option("--chat-template", help="A .jinja file, or 'chatml'.  [default: that of the model]")
+@click.option("--out", type=FOLDER, required=True, help="New folder for dataset, recipe and suite.")
+def import_(job: Path, out: Path, **files: Any) -> None:
+    """Turn JOB, a hosted fine-tuning job of OpenAI, into a dataset, a recipe and a suite.
+
+    JOB is the JSON that fine_tuning.jobs.retrieve returns; supervised and DPO jobs are supported. The suite scores
+    each answer of a new model against the recorded one: 'assay eval run' prints the mean difference with its
+    interval, and 0 or more means as good as the old model.
+    """
+    from assay.workflows.import_job import import_job
+
+    found = import_job(job, out=out, **files)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"wrote {out}: {found.num_rows:,} rows, {found.num_items:,} items of the suite")
+    click.echo(f"\nnext: assay train {out}/recipe.yaml --check\n      assay train {out}/recipe.yaml")
+    if found.num_items:
+        click.echo(
+            f"      assay runs export RUN --out new-model\n      assay eval run new-model --suite {out}/suite.yaml"
+        )
 
 
 @click.command()

@@ -1,0 +1,120 @@
+"""A hosted fine-tuning job becomes a recipe that trains here and a suite that knows the old model's answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from assay.evals.config import Generation, read_suite
+from assay.evals.items import checked_items
+from assay.scoring.grader_runner import GraderRunner, sample_values
+from assay.statistics.benchmark_items import ItemScore, items_table, summarise
+from chat_base import END, chat_lines, save_base, save_tokenizer
+from in_process import AssayAt
+
+JOB: dict[str, Any] = {
+    "object": "fine_tuning.job", "id": "ftjob-1", "model": "gpt-4o-mini", "seed": 7, "user_provided_suffix": "tickets",
+    "method": {
+        "type": "supervised",
+        "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 3, "learning_rate_multiplier": 0.5}},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def assay(tmp_path: Path) -> AssayAt:
+    save_tokenizer(tmp_path / "base")
+    save_base(tmp_path / "base", END)
+    rows = [{"messages": row["messages"]} for row in chat_lines(60)]
+    write(tmp_path / "train.jsonl", rows[:40])
+    write(tmp_path / "valid.jsonl", rows[40:])
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    return AssayAt(tmp_path / "home")
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def import_job(assay: AssayAt, *options: object, code: int = 0) -> Any:
+    files = ("--training", "train.jsonl", "--validation", "valid.jsonl", "--model", "base")
+    return assay(
+        "train", "import", "job.json", *files, "--chat-template", "chatml", "--out", "new", *options, code=code
+    )
+
+
+def answers(folder: Path, change: str, *, num: int = 20) -> None:
+    """The old model's answers to the first validation rows: the reference, changed."""
+    rows = rows_of(folder / "valid.jsonl")[:num]
+    for row in rows:
+        row["messages"][-1]["content"] += change
+    write(folder / "answers.jsonl", rows)
+
+
+def test_the_recipe_has_the_jobs_numbers_and_trains(assay: AssayAt, tmp_path: Path) -> None:
+    done = import_job(assay)
+    recipe = yaml.safe_load((tmp_path / "new" / "recipe.yaml").read_text())
+    assert (recipe["name"], recipe["seed"], recipe["trainer"]["epochs"]) == ("tickets", 7, 2)
+    assert recipe["loader"]["global_batch_size"] == 8
+    assert "batch_size 3 became 8" in done.err
+    assert recipe["data"]["split"] == {"type": "column", "column": "held_out", "validation": ["true"]}
+    shown = assay.json("data", "show", "new/dataset")
+    assert shown["num_rows"] == 60
+    assert "steps" in assay("train", "new/recipe.yaml", "--check", "--measure", 0).out
+
+
+@pytest.mark.parametrize(("change", "sign"), [(" and much else that nobody asked for", 1), ("", 0)])
+def test_the_suite_says_with_an_interval_how_new_answers_compare_with_recorded_ones(
+    assay: AssayAt, tmp_path: Path, change: str, sign: int
+) -> None:
+    answers(tmp_path, change)
+    import_job(assay, "--answers", "answers.jsonl")
+    closer, _ = read_suite(tmp_path / "new" / "suite.yaml").benchmarks
+    assert isinstance(closer, Generation)
+    items = checked_items(closer, tmp_path / "new")
+    # A new model that gives the references.
+    grades = GraderRunner(closer.grader).grade([sample_values(item.fields["reference"], item.fields) for item in items])
+    scores = [ItemScore(item.item_id, item.cluster, grade.score) for item, grade in zip(items, grades, strict=True)]
+    score = summarise(items_table(scores)).score
+    assert len(items) == 20
+    assert np.sign(score.value) == np.sign(score.low) == sign
+
+
+def test_rows_without_a_recorded_answer_are_no_items_and_counted(assay: AssayAt, tmp_path: Path) -> None:
+    answers(tmp_path, "x", num=15)
+    assert "5 of 20 validation rows have no recorded answer" in import_job(assay, "--answers", "answers.jsonl").err
+    assert len(rows_of(tmp_path / "new" / "items.jsonl")) == 15
+
+
+def test_a_dpo_job_gives_a_recipe_of_pairs(assay: AssayAt, tmp_path: Path) -> None:
+    for name in ("train", "valid"):
+        rows = rows_of(tmp_path / f"{name}.jsonl")
+        pairs = [
+            {
+                "input": {"messages": row["messages"][:-1]},
+                "preferred_output": [{"role": "assistant", "content": "fox"}],
+                "non_preferred_output": [{"role": "assistant", "content": "100 dogs"}],
+            }
+            for row in rows
+        ]
+        write(tmp_path / f"{name}.jsonl", pairs)
+    method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.3, "n_epochs": "auto"}}}
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "method": method}))
+    assert "no suite" in import_job(assay).err
+    recipe = yaml.safe_load((tmp_path / "new" / "recipe.yaml").read_text())
+    assert (recipe["method"]["type"], recipe["method"]["loss"]["beta"]) == ("dpo", 0.3)
+
+
+def test_what_is_no_job_or_has_no_answers_is_one_error(assay: AssayAt, tmp_path: Path) -> None:
+    write(tmp_path / "answers.jsonl", [{"text": "x"}])
+    assert "no answers in it" in import_job(assay, "--answers", "answers.jsonl", code=2).err
+    for change in ({"object": "eval"}, {"method": {"type": "reinforcement"}}):
+        (tmp_path / "job.json").write_text(json.dumps({**JOB, **change}))
+        assert "job.json: " in import_job(assay, code=2).err
