@@ -63,7 +63,8 @@ def _coverage(dashboard: Dashboard, followed: FollowedCoverage) -> Coverage:
 
 
 def _blocks(computed: Computed[Coverage]) -> list[Block]:
-    error: list[Block] = [Paragraph(Cell(f"{computed.error} The page recovers by itself once this is right.", "bad"))]
+    hope = "The page recovers by itself once this is right." if computed.is_current else "It is being computed again."
+    error: list[Block] = [Paragraph(Cell(f"{computed.error} {hope}", "bad"))]
     if computed.value is None:
         return error if computed.error else [Paragraph("Being computed; this page shows it when it is ready.")]
     modes = sorted(computed.value.modes, key=lambda mode: not mode.is_hole)

@@ -62,7 +62,10 @@ def result_items(run_dir: Path, result: BenchmarkResult, which: Which = "all") -
 
     checkpoint = Checkpoint(*(getattr(result, name) for name in Checkpoint._fields))
     identity = Identity(*(getattr(result, name) for name in Identity._fields))
-    table = read_items(run_dir / benchmark_folder(checkpoint, identity), result)
+    folder = run_dir / benchmark_folder(checkpoint, identity)
+    if not folder.is_dir():  # a campaign's scores of predictions have one folder for all versions
+        folder = run_dir / "benchmarks" / result.benchmark
+    table = read_items(folder, result)
     items = [ItemView(**{**row, "details": json.loads(row["details"] or "{}")}) for row in table.to_pylist()]
     return [item for item in items if _is_shown(item, which)]
 
