@@ -78,6 +78,15 @@ Object.assign(window.Idiomorph.defaults.callbacks, {
   beforeAttributeUpdated: (name, node) => !(name === "open" && node.localName === "details"),
 });
 
+// A page of an error is loaded again once the server can make the page.
+async function loadOncePossible(retryMs) {
+  const response = await fetch(location.href).catch(() => null);
+  if (response?.ok) location.reload();
+  else setTimeout(loadOncePossible, retryMs, retryMs);
+}
+const retryS = Number(document.getElementById("page").dataset.retryS ?? 0);
+if (retryS) setTimeout(loadOncePossible, 1000 * retryS, 1000 * retryS);
+
 document.body.addEventListener("htmx:afterOnLoad", isHeard);
 document.body.addEventListener("htmx:afterSwap", showLocalTimes);
 document.body.addEventListener("htmx:sendError", isSilent);

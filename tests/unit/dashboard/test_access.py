@@ -1,0 +1,140 @@
+"""Logins, tokens, origins, and what a project sees on every page."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from assay.base.clock import SystemClock
+from assay.dashboard import access
+from assay.dashboard.app import ACTIONS, PAGES
+from clocks import ManualClock
+from unit.dashboard.accepted import accept_batch, accept_eval_run, accept_job, launch, validate
+from unit.dashboard.conftest import Site
+from unit.dashboard.test_cost import trained
+from unit.dashboard.test_jobs import ORIGIN, logged_in, token_of
+
+HOST = "127.0.0.1:8017"
+FOREIGN = [{"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "https://127.0.0.1:9"}, {}]
+
+
+def addresses_with(resource_id: str) -> list[str]:
+    """Return every address of a page, with one id in the place of each of its parts, and the lists with searches."""
+    filled = [re.sub(r"\{\w+\}", resource_id, address) for address in PAGES]
+    queries = (f"search={resource_id}", f"runs={resource_id}", f"run={resource_id}", "by=person", "by=day")
+    return [*filled, *(f"{address}?{query}" for address in filled for query in queries)]
+
+
+def test_no_page_shows_a_key_of_another_project_anything_of_ours(site: Site) -> None:
+    api, project = site.dashboard.api, "blue-whales"
+    job_id = accept_job(api, project, metadata={"secret": "our-secret"}, suffix="our-suffix")
+    validate(api, job_id)
+    launch(api, job_id)
+    trained(site, job_id)
+    ours = [job_id, accept_batch(api, project), accept_eval_run(api, project, name="our-eval")]
+    stranger, owner = logged_in(site, "strangers"), logged_in(site, project)
+    num_shown = 0
+    for resource_id in ours:
+        others = [other for other in ours if other != resource_id]
+        for address in addresses_with(resource_id):
+            num_shown += any(other in owner.get(address).text for other in others)
+            text = stranger.get(address).text
+            for word in (*others, project, "our-secret", "our-suffix", "our-eval", "training loss=0.5"):
+                assert word not in text, (address, word)
+    assert num_shown >= 5, "the walk meets pages that show our jobs"
+    for topic in (f"run:{job_id}", f"job:{job_id}"):
+        assert stranger.get("/events", params={"topic": topic, "at": "1"}).status_code == 404
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_a_form_of_another_site_changes_nothing(site: Site, headers: dict[str, str]) -> None:
+    job_id = accept_job(site.dashboard.api)
+    browser = logged_in(site)
+    form = {"token": token_of(browser.get(f"/jobs/{job_id}").text)}
+    for address in ACTIONS:
+        path = re.sub(r"\{\w+\}", job_id, address)
+        assert browser.post(path, data=form, headers=headers).status_code == 403, path
+    state = site.dashboard.api.jobs.state(job_id)
+    assert state is not None and state.desired_state == "run"
+    assert browser.post("/logout", headers=headers, follow_redirects=False).status_code == 403
+    assert browser.get("/jobs").status_code == 200, "another site cannot end a login"
+
+
+def test_another_site_cannot_log_a_reader_in(site: Site) -> None:
+    key = site.dashboard.api.keys.make(project="theirs", name="", scopes=("read",), lives_s=None)
+    response = site.browser.post("/login", data={"key": key.secret}, headers={"origin": "http://evil.example"})
+    assert response.status_code == 403 and "set-cookie" not in response.headers
+
+
+def test_a_token_is_of_one_login(site: Site) -> None:
+    job_id = accept_job(site.dashboard.api)
+    mine, yours = logged_in(site), logged_in(site)
+    token = token_of(yours.get(f"/jobs/{job_id}").text)
+    assert token != token_of(mine.get(f"/jobs/{job_id}").text)
+    for wrong in (token, "", "x"):
+        response = mine.post(f"/jobs/{job_id}/cancel", data={"token": wrong}, headers=ORIGIN)
+        assert response.status_code == 403 and "out of date" in response.text
+
+
+def test_pages_that_readers_share_have_the_token_and_name_of_each(site: Site) -> None:
+    job_id = accept_job(site.dashboard.api)
+    live = {"hx-request": "true"}
+    first, second = logged_in(site), logged_in(site)
+    tokens = {token_of(browser.get(f"/jobs/{job_id}", headers=live).text) for browser in (first, second)}
+    readers = {
+        re.findall(r'class="reader">(.*?)<', browser.get("/jobs", headers=live).text)[0] for browser in (first, second)
+    }
+    assert len(tokens) == len(readers) == 2
+    assert "Cancel</button>" not in logged_in(site, scopes=("read",)).get(f"/jobs/{job_id}", headers=live).text
+
+
+def test_logins_from_one_address_are_throttled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(1_800_000_000.0)
+    monkeypatch.setattr(site.dashboard.access, "_clock", clock)
+    key = site.dashboard.api.keys.make(project="default", name="", scopes=("read",), lives_s=None)
+    for _ in range(access.MAX_REFUSED):
+        assert site.browser.post("/login", data={"key": "sk-assay-wrong"}, headers=ORIGIN).status_code == 401
+    right = {"data": {"key": key.secret}, "headers": ORIGIN, "follow_redirects": False}
+    assert site.browser.post("/login", **right).status_code == 429
+    clock.sleep_s(access.REFUSED_WINDOW_S + 1)
+    assert site.browser.post("/login", **right).status_code == 303
+
+
+def test_a_login_that_ends_before_a_form_is_sent_leads_to_the_login_and_back(site: Site) -> None:
+    api = site.dashboard.api
+    job_id = accept_job(api)
+    browser = logged_in(site)
+    form = {"token": token_of(browser.get(f"/jobs/{job_id}").text)}
+    for key in api.keys.all():
+        api.keys.revoke(key.created.key_id)
+    headers = {**ORIGIN, "referer": f"http://{HOST}/jobs/{job_id}?page=1"}
+    response = browser.post(f"/jobs/{job_id}/cancel", data=form, headers=headers)
+    assert response.status_code == 401 and "nothing was changed" in response.text
+    assert f'value="/jobs/{job_id}?page=1"' in response.text
+    state = api.jobs.state(job_id)
+    assert state is not None and state.desired_state == "run"
+
+
+@pytest.mark.parametrize("change", ["body", "signature", "expiry"])
+def test_a_changed_cookie_is_no_login(site: Site, change: str) -> None:
+    browser = logged_in(site)
+    value = browser.cookies["assay_login"]
+    key_id, expires_s, signature = value.split(".")
+    other_id = key_id[:-1] + ("1" if key_id.endswith("0") else "0")
+    wrong = {
+        "body": f"{other_id}.{expires_s}.{signature}",
+        "signature": f"{key_id}.{expires_s}.{signature[:-1]}!",
+        "expiry": f"{key_id}.{int(expires_s) + 1}.{signature}",
+    }[change]
+    other = TestClient(site.browser.app, base_url=f"http://{HOST}", cookies={"assay_login": wrong})
+    assert other.get("/jobs").status_code == 401
+
+
+def test_a_login_ends_after_its_time_and_survives_a_restart(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = logged_in(site)
+    api = site.dashboard.api
+    later = access.Access(api.files.store, api.keys, SystemClock())
+    monkeypatch.setattr(site.dashboard.access, "_secret", later._secret)
+    assert browser.get("/jobs").status_code == 200
+    monkeypatch.setattr(site.dashboard.access, "_clock", ManualClock(api.clock.now_s() + access.LOGIN_S + 60))
+    assert browser.get("/jobs").status_code == 401
