@@ -188,7 +188,8 @@ def _items(held_out: list[dict[str, Any]], recorded: dict[str, str], notes: list
 
 
 def _write_suite(out: Path, items: list[dict[str, Any]]) -> None:
-    longest = max(len(text) for item in items for text in (item["reference"], item.get("old_answer", "")))
+    # An answer has at most as many tokens as bytes; more room might not fit the model's context.
+    longest = max(len(text.encode()) for item in items for text in (item["reference"], item.get("old_answer", "")))
     benchmarks = [
         {
             "type": "generation",
@@ -197,7 +198,7 @@ def _write_suite(out: Path, items: list[dict[str, Any]]) -> None:
             "grader": _against_old(grader)
             if "old_answer" in items[0]
             else {**grader, "input": "{{ sample.output_text }}"},
-            "sampling": {"max_tokens": max(256, longest)},
+            "sampling": {"max_tokens": max(16, longest)},
         }
         for name, grader in (("closer", _SIMILAR), ("more-equal", _SAME))
     ]
