@@ -7,7 +7,7 @@ wide, or from the points if a column is narrower than the finest level.
                                                                          (about 16 points a node)   (at most 128 nodes)
 
 The levels join all attempts of a run; committed points and points that were rolled back are kept apart. The last
-incomplete chunk is not in the levels, so folding a point does not rewrite them; readers add its points. The levels
+chunk may be ahead of the levels, so that folding a point does not rewrite them; readers add its points. The levels
 are a cache: what they cover is recorded, and readers extend or rebuild what is behind the chunks and attempts.
 """
 
@@ -66,7 +66,7 @@ class CurveSeries(NamedTuple):
     limit: float
     """The last step that was not rolled back."""
     num_settled: int
-    """Points that the levels have to cover."""
+    """Points that the levels have to cover; they may cover more."""
 
 
 class StoredLevels(NamedTuple):
@@ -189,14 +189,14 @@ def _stored_levels(connection: Connection, curve_ids: Sequence[int]) -> dict[int
 def extend_levels(connection: Connection, state: CurveState) -> None:
     """Bring a curve's stored levels up to date, within the transaction that read its state."""
     stored = _claimed(connection, state.curve_id)
-    num_settled = sum(series.num_settled for series in state.series)
+    num_points = sum(series.num_points for series in state.series)
     state = state._replace(stored=stored)
     from_step = _rebuilt_from(connection, state)
-    is_chosen_again = num_settled >= CHOSEN_EVERY * stored.chosen_at_points
+    is_chosen_again = num_points >= CHOSEN_EVERY * stored.chosen_at_points
     if is_chosen_again or _num_top_nodes(connection, state) > BLOCK_NODES:
         key = {"curve_id": state.curve_id}
         connection.execute("DELETE FROM metric_levels WHERE curve_id = :curve_id", key)
-        base = _base_level(connection, state, num_settled)
+        base = _base_level(connection, state, num_points)
         state, from_step = state._replace(stored=StoredLevels(base)), None
     base, top = state.stored.base, state.stored.top
     if from_step is not None:
@@ -205,7 +205,7 @@ def extend_levels(connection: Connection, state: CurveState) -> None:
     if top < base:
         top = _top_level(base, streams)
         # A power, so that the levels do not depend on when points were folded.
-        chosen_at_points = CHOSEN_EVERY ** int(np.log2(num_settled) / np.log2(CHOSEN_EVERY))
+        chosen_at_points = CHOSEN_EVERY ** int(np.log2(num_points) / np.log2(CHOSEN_EVERY))
         state = state._replace(stored=StoredLevels(base, top, chosen_at_points))
     for is_lost, nodes in enumerate(streams):
         for level in range(base, top + 1):
@@ -216,7 +216,7 @@ def extend_levels(connection: Connection, state: CurveState) -> None:
             nodes = nodes_of_level(nodes, level)
             first_replaced = None if from_step is None else from_step >> level
             _merge_blocks(connection, (state.curve_id, is_lost, level), nodes, first_replaced)
-    covered = {series.series_id: (series.num_settled, series.limit) for series in state.series}
+    covered = {series.series_id: (series.num_points, series.limit) for series in state.series}
     row = {"curve_id": state.curve_id, "covered": state.stored._replace(covered=covered).to_json()}
     upsert(connection, tables.metric_curves, [row])
 
@@ -273,7 +273,7 @@ def _new_nodes(connection: Connection, state: CurveState, from_step: int | None)
     parts: tuple[list[Nodes], list[Nodes]] = ([no_nodes()], [no_nodes()])
     for series in state.series:
         first_index = state.stored.num_covered(series) if from_step is None else 0
-        for index in range(first_index // CHUNK_POINTS, -(-series.num_settled // CHUNK_POINTS), _BATCH_CHUNKS):
+        for index in range(first_index // CHUNK_POINTS, -(-series.num_points // CHUNK_POINTS), _BATCH_CHUNKS):
             query = (
                 "SELECT chunk_index, points FROM metric_chunks WHERE series_id = :series_id AND last_step >= :step "
                 "AND chunk_index >= :first AND chunk_index < :end"
@@ -290,7 +290,7 @@ def _new_nodes(connection: Connection, state: CurveState, from_step: int | None)
             steps, points, sizes = _decoded([blob for _, blob in rows])
             offsets = np.array([chunk for chunk, _ in rows]) * CHUNK_POINTS - (np.cumsum(sizes) - sizes)
             indices = np.arange(len(steps)) + np.repeat(offsets, sizes)
-            is_new = (indices >= first_index) & (indices < series.num_settled)
+            is_new = (indices >= first_index) & (indices < series.num_points)
             if from_step is not None:
                 is_new &= steps >= from_step
             is_lost = steps > series.limit
@@ -413,9 +413,19 @@ def read_window(
     edges = _Edges(level, first >> level, last >> level)
     raw, by_level = _sources(states, level)
     rows = _chunks(connection, [series.series_id for state in raw for series in state.series], edges)
-    growing = [state.series[-1].series_id for group in by_level.values() for state in group]
+    num_covered = {
+        state.series[-1].series_id: state.stored.num_covered(state.series[-1])
+        for group in by_level.values()
+        for state in group
+    }
+    growing = [
+        series.series_id
+        for state in states
+        for series in state.series
+        if series.num_points > num_covered.get(series.series_id, series.num_points)
+    ]
     rows += _incomplete_chunks(connection, growing, edges)
-    points = _chunk_nodes(states, rows, edges)
+    points = _chunk_nodes(states, rows, num_covered, edges)
     curve_index = {state.curve_id: index for index, state in enumerate(states) if state.series}
     streams = []
     for is_lost in range(2 if with_lost else 1):
@@ -514,8 +524,10 @@ def _point_nodes(steps: Keys, values: Numbers, keys: Keys) -> _KeyedNodes:
     return keys[group_starts(keys)] if len(keys) else keys, merged_points(steps, values, keys)
 
 
-def _chunk_nodes(states: Sequence[CurveState], rows: list[_ChunkRow], edges: _Edges) -> tuple[_KeyedNodes, _KeyedNodes]:
-    """Return the nodes of the points in chunks, committed and lost."""
+def _chunk_nodes(
+    states: Sequence[CurveState], rows: list[_ChunkRow], num_covered: Mapping[int, int], edges: _Edges
+) -> tuple[_KeyedNodes, _KeyedNodes]:
+    """Return the nodes of the points in chunks, committed and lost, without those that stored levels cover."""
     owners = {
         series.series_id: (index, series.attempt, series.limit)
         for index, state in enumerate(states)
@@ -528,6 +540,9 @@ def _chunk_nodes(states: Sequence[CurveState], rows: list[_ChunkRow], edges: _Ed
     steps, values, sizes = _decoded([blob for _, _, blob in rows])
     keys, is_inside = edges.keys(np.repeat([owners[series_id][0] for series_id, _, _ in rows], sizes), steps)
     is_lost = steps > np.repeat([owners[series_id][2] for series_id, _, _ in rows], sizes)
+    ends = np.cumsum(sizes)
+    for (series_id, chunk_index, _), start, end in zip(rows, ends - sizes, ends, strict=True):
+        is_inside[start : min(end, start + max(0, num_covered.get(series_id, 0) - chunk_index * CHUNK_POINTS))] = False
     committed, lost = (
         _point_nodes(steps[chosen], values[chosen], keys[chosen])
         for chosen in (is_inside & ~is_lost, is_inside & is_lost)
