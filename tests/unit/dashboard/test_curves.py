@@ -3,6 +3,7 @@
 import json
 import re
 from html import unescape
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ HOSTILE = '</script><img src=x onerror="alert(1)">/../?&#'
 
 def table_of(content: bytes) -> np.ndarray:
     return np.frombuffer(content, "<f8").reshape(10, -1)
+
+
+def facts_of(response: Any) -> Any:
+    return json.loads(response.headers["assay-curves"])
 
 
 def test_a_curve_has_each_spike_in_its_columns_and_lost_points_apart(site: Site) -> None:
@@ -38,19 +43,29 @@ def test_a_cursor_brings_only_what_is_new(site: Site) -> None:
     unchanged = site.browser.get(address, headers={"if-none-match": first.headers["etag"]})
     assert unchanged.status_code == 304 and not unchanged.content
     log_points(run, 1, 501, loss=[7.0, 8.0])
-    since = f"{address}&since={first.headers['assay-cursor']}"
+    since = f"{address}&since={facts_of(first)[0]['cursor']}"
     news = site.browser.get(since)
-    assert table_of(news.content)[3].tolist() == [7.0, 8.0] and news.headers["assay-points"] == "502"
-    assert float(news.headers["assay-replaces-from"]) == 501
+    assert table_of(news.content)[3].tolist() == [7.0, 8.0]
+    assert facts_of(news)[0]["points"] == 502 and facts_of(news)[0]["replaces_from"] == 501
     log_points(metric_run(site.dashboard.home, "other", 0), 1, 1, loss=np.ones(3))
     whole = site.browser.get(since.replace("sample", "other"))
-    assert table_of(whole.content).shape[1] == 3 and "assay-replaces-from" not in whole.headers
+    assert table_of(whole.content).shape[1] == 3 and facts_of(whole)[0]["replaces_from"] is None
+
+
+def test_one_request_brings_several_metrics(site: Site) -> None:
+    run = metric_run(site.dashboard.home, "sample", 0)
+    log_points(run, 1, 1, loss=np.ones(5), kl=np.full(3, 2.0))
+    response = site.browser.get("/runs/sample/curve?name=loss&name=nothing&name=kl")
+    assert [facts["columns"] for facts in facts_of(response)] == [5, 0, 3]
+    assert table_of(response.content[:400])[3].tolist() == [1.0] * 5
+    assert table_of(response.content[400:])[3].tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("", "name=: expected the name of a metric"),
+        ("", "name=: expected 1 to 64 names of metrics"),
+        ("name=loss&name=kl&since=1-2-3-x", "since=1-2-3-x: expected a cursor, or none, for each name"),
         ("name=loss&first=abc", "first=abc: expected a whole number"),
         ("name=loss&first=1e9", "first=1e9: expected a whole number"),
         ("name=loss&columns=-1", "columns=-1: expected a whole number"),

@@ -1,5 +1,10 @@
 """The points of a metric's curve, for the script that draws it and as CSV, and the list of a run's metrics."""
 
+import json
+from hashlib import sha256
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -22,32 +27,66 @@ from assay.reporting.views.curve_window import (
 from assay.reporting.views.series import metric_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import MetricSummary, metric_summaries
-from assay.store.metrics.fold import fold_run
+from assay.store.metrics.fold import fold_run, segment_sizes
 
 PER_PAGE = 100
+MAX_ANSWERS = 200
+MAX_METRICS = 64
+"""Metrics of one request."""
+TABLE_COLUMNS = 10
+"""Numbers that `curve_bytes` gives for each column of a window."""
 MAX_SHOWN = 8
 """Metrics that are drawn above the list."""
 
 
 def curve_of_run(dashboard: Dashboard, visit: Visit) -> Response:
-    """Return the columns of a window (`curve_bytes`). Headers hold the width of a column in steps, the number of
-    points, the cursor for the next request, and from which step on the columns replace those of the request's
-    cursor."""
-    window = _window(dashboard, visit, columns=1_000)
-    headers = {
-        "etag": f'"{window.etag}"',
-        "assay-cursor": window.cursor.to_text(),
-        "assay-step-width": str(window.step_width),
-        "assay-points": str(window.num_points),
-    }
-    if window.replaces_from is not None:
-        headers["assay-replaces-from"] = str(window.replaces_from)
-    return Response(curve_bytes(window), media_type="application/octet-stream", headers=headers)
+    """Return the columns of a window of each metric `name` (`curve_bytes`), one after the other.
+
+    The header `assay-curves` holds for each, as JSON: the number of columns, the steps of a column, the number of
+    points of the metric, the cursor with which the next request gets only what is new (`since`), and from which step
+    on the columns replace those of the request's cursor (null: all).
+    """
+    with dashboard.ledger(visit.path["run_id"]) as ledger:
+        sizes = segment_sizes(Path(ledger.run(visit.path["run_id"]).run_dir))
+    key = (str(dashboard.home.folder), visit.address, sizes or "")
+    kept = _answers.get(key) if sizes else None
+    if kept is None:
+        kept = _answer(_windows(dashboard, visit, columns=1_000))
+        _answers[key] = kept
+        while len(_answers) > MAX_ANSWERS:
+            _answers.pop(next(iter(_answers)), None)
+    return Response(kept.content, media_type="application/octet-stream", headers=kept.headers)
+
+
+class _Answer(NamedTuple):
+    content: bytes
+    headers: dict[str, str]
+
+
+_answers: dict[tuple[str, str, str], _Answer] = {}
+"""By home, address and sizes of the run's segments: several readers of a run ask for the same news."""
+
+
+def _answer(windows: list[CurveWindow]) -> _Answer:
+    parts = [curve_bytes(window) for window in windows]
+    facts = [
+        {
+            "columns": len(part) // (8 * TABLE_COLUMNS),
+            "step_width": window.step_width,
+            "points": window.num_points,
+            "cursor": window.cursor.to_text(),
+            "replaces_from": window.replaces_from,
+        }
+        for window, part in zip(windows, parts, strict=True)
+    ]
+    etags = "".join(window.etag for window in windows)
+    headers = {"etag": f'"{sha256(etags.encode()).hexdigest()[:24]}"', "assay-curves": json.dumps(facts)}
+    return _Answer(b"".join(parts), headers)
 
 
 def curve_csv(dashboard: Dashboard, visit: Visit) -> Response:
     """Return a window as CSV; a window of at most `MAX_COLUMNS` steps has each step."""
-    window = _window(dashboard, visit, columns=MAX_COLUMNS)
+    window = _windows(dashboard, visit, columns=MAX_COLUMNS)[0]
     lines = ["rolled_back,first_step,steps,minimum,maximum,last,points,nan,positive_infinity,negative_infinity"]
     for is_lost, columns in enumerate((window.committed, window.lost)):
         rows = zip(*(numbers.tolist() for numbers in columns), strict=True)
@@ -116,23 +155,27 @@ def _figure(ledger: Ledger, run_id: str, metric: str) -> Figure:
     )
 
 
-def _window(dashboard: Dashboard, visit: Visit, *, columns: int) -> CurveWindow:
-    run_id, metric = visit.path["run_id"], visit.query.get("name", "")
-    if not metric:
-        raise PageError(400, "name=: expected the name of a metric.")
-    since = visit.query.get("since", "")
+def _windows(dashboard: Dashboard, visit: Visit, *, columns: int) -> list[CurveWindow]:
+    run_id, metrics, cursors = visit.path["run_id"], visit.query.getlist("name"), visit.query.getlist("since")
+    if not all(metrics) or not 1 <= len(metrics) <= MAX_METRICS:
+        raise PageError(400, f"name={metrics[0] if metrics else ''}: expected 1 to {MAX_METRICS} names of metrics.")
+    if cursors and len(cursors) != len(metrics):
+        raise PageError(400, f"since={cursors[0]}: expected a cursor, or none, for each name.")
     with dashboard.ledger(run_id) as ledger:
         fold_run(ledger, ledger.run(run_id))
         try:
-            return window_curve(
-                ledger,
-                run_id,
-                metric,
-                first_step=_number(visit, "first"),
-                last_step=_number(visit, "last"),
-                columns=_number(visit, "columns", columns) or 0,
-                since=Cursor.from_text(since) if since else None,
-            )
+            return [
+                window_curve(
+                    ledger,
+                    run_id,
+                    metric,
+                    first_step=_number(visit, "first"),
+                    last_step=_number(visit, "last"),
+                    columns=_number(visit, "columns", columns) or 0,
+                    since=Cursor.from_text(cursor) if cursor else None,
+                )
+                for metric, cursor in zip_longest(metrics, cursors)
+            ]
         except ConfigError as error:
             raise PageError(400, str(error)) from error
 

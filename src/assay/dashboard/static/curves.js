@@ -9,6 +9,7 @@ const SERIES_PER_LINE = 6; // maximum, minimum and last of committed points, the
 const LOST_FROM = 3;
 
 const panels = new Map();
+const batches = new Map();
 const zoom = readZoom();
 let numColumns = 0;
 
@@ -271,20 +272,38 @@ function lineSeries(colour, hasDots) {
   ];
 }
 
-async function fetchCurve(address, request, known) {
-  const since = known ? `&since=${known.cursor}` : "";
-  const response = await fetch(`${address}${request}${since}`);
-  if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
-  const numbers = new Float64Array(await response.arrayBuffer());
-  const size = numbers.length / NUM_COLUMNS;
-  const fresh = Array.from({ length: NUM_COLUMNS }, (_, at) => numbers.subarray(at * size, (at + 1) * size));
-  const from = response.headers.get("assay-replaces-from");
-  return {
-    table: known && from !== null ? joined(known.table, fresh, Number(from)) : fresh,
-    cursor: response.headers.get("assay-cursor"),
-    stepWidth: Number(response.headers.get("assay-step-width")),
-    numPoints: Number(response.headers.get("assay-points")),
-  };
+// What figures ask for at one moment is fetched with one request for each run.
+function fetchCurve(address, request, known) {
+  const [path, name] = address.split("?");
+  const batch = `${path}?${request}`;
+  if (!batches.has(batch)) {
+    batches.set(batch, []);
+    setTimeout(() => fetchBatch(batch));
+  }
+  return new Promise((resolve, reject) => batches.get(batch).push({ name, known, resolve, reject }));
+}
+
+async function fetchBatch(batch) {
+  const curves = batches.get(batch);
+  batches.delete(batch);
+  try {
+    const names = curves.map(({ name, known }) => `&${name}&since=${known?.cursor ?? ""}`);
+    const response = await fetch(batch + names.join(""));
+    if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
+    const numbers = new Float64Array(await response.arrayBuffer());
+    let begin = 0;
+    JSON.parse(response.headers.get("assay-curves")).forEach((facts, index) => {
+      const { known, resolve } = curves[index];
+      const column = (at) => numbers.subarray(begin + at * facts.columns, begin + (at + 1) * facts.columns);
+      const fresh = Array.from({ length: NUM_COLUMNS }, (_, at) => column(at));
+      begin += NUM_COLUMNS * facts.columns;
+      const isNews = known && facts.replaces_from !== null;
+      const table = isNews ? joined(known.table, fresh, facts.replaces_from) : fresh;
+      resolve({ table, cursor: facts.cursor, stepWidth: facts.step_width, numPoints: facts.points });
+    });
+  } catch (error) {
+    curves.forEach(({ reject }) => reject(error));
+  }
 }
 
 function joined(old, fresh, from) {
@@ -297,7 +316,7 @@ function joined(old, fresh, from) {
 
 function requestedWindow() {
   const range = zoom.range ? `&first=${zoom.range[0]}&last=${zoom.range[1]}` : "";
-  return `&columns=${numColumns}${range}`;
+  return `columns=${numColumns}${range}`;
 }
 
 function sharedSteps() {

@@ -47,7 +47,10 @@ def test_a_long_run_is_outlined_with_exact_ends_extremes_and_speed(tmp_path: Pat
     lows, highs = series.committed_ranges()
     assert values[:10] == losses[:10] and values[-10:] == [0.25] * 10 and steps[-1] == 15_000
     assert max(highs) == 80.0 and min(lows) == 0.25 and steps == sorted(steps)
-    assert any(series.is_lost) and max(step for step, lost in zip(series.steps, series.is_lost) if lost) > 11_900
+    assert (
+        any(series.is_lost)
+        and max(step for step, lost in zip(series.steps, series.is_lost, strict=True) if lost) > 11_900
+    )
     assert page.view.speed is not None and abs(page.view.speed.steps_per_s - 15_000 / 6_000) < 1e-9
     spikes = [warning for warning in page.view.warnings if warning.rule == "spikes"]
     assert [warning.steps for warning in spikes] == [(4_322,)], "the step of a spike stays exact"
