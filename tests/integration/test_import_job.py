@@ -70,21 +70,37 @@ def test_the_recipe_has_the_jobs_numbers_and_trains(assay: AssayAt, tmp_path: Pa
     assert "steps" in assay("train", "new/recipe.yaml", "--check", "--measure", 0).out
 
 
+def score_of_references(folder: Path) -> Any:
+    """Return the suite's score of a new model that gives the references."""
+    against_old, _ = read_suite(folder / "suite.yaml").benchmarks
+    assert isinstance(against_old, Generation)
+    items = checked_items(against_old, folder)
+    grades = GraderRunner(against_old.grader).grade(
+        [sample_values(item.fields["reference"], item.fields) for item in items]
+    )
+    scores = [ItemScore(item.item_id, item.cluster, grade.score) for item, grade in zip(items, grades, strict=True)]
+    return summarise(items_table(scores)).score
+
+
 @pytest.mark.parametrize(("change", "sign"), [(" and much else that nobody asked for", 1), ("", 0)])
 def test_the_suite_says_with_an_interval_how_new_answers_compare_with_recorded_ones(
     assay: AssayAt, tmp_path: Path, change: str, sign: int
 ) -> None:
     answers(tmp_path, change)
     import_job(assay, "--answers", "answers.jsonl")
-    closer, _ = read_suite(tmp_path / "new" / "suite.yaml").benchmarks
-    assert isinstance(closer, Generation)
-    items = checked_items(closer, tmp_path / "new")
-    # A new model that gives the references.
-    grades = GraderRunner(closer.grader).grade([sample_values(item.fields["reference"], item.fields) for item in items])
-    scores = [ItemScore(item.item_id, item.cluster, grade.score) for item, grade in zip(items, grades, strict=True)]
-    score = summarise(items_table(scores)).score
-    assert len(items) == 20
-    assert np.sign(score.value) == np.sign(score.low) == sign
+    score = score_of_references(tmp_path / "new")
+    assert len(rows_of(tmp_path / "new" / "items.jsonl")) == 20
+    assert np.sign(score.value - 0.5) == np.sign(score.low - 0.5) == sign
+
+
+def test_one_better_answer_among_ties_proves_nothing(assay: AssayAt, tmp_path: Path) -> None:
+    answers(tmp_path, "")
+    rows = rows_of(tmp_path / "answers.jsonl")
+    rows[0]["messages"][-1]["content"] = "?"
+    write(tmp_path / "answers.jsonl", rows)
+    assert "19 of 20 recorded answers equal their reference" in import_job(assay, "--answers", "answers.jsonl").err
+    score = score_of_references(tmp_path / "new")
+    assert score.low < 0.5 < score.value
 
 
 def test_rows_without_a_recorded_answer_are_no_items_and_counted(assay: AssayAt, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
     job.json, training and validation JSONL --> rows.jsonl, dataset/ --> recipe.yaml
     validation rows, recorded answers       --> items.jsonl, suite.yaml: new model against old answers, item by item
 
-A benchmark's score is the similarity of the new model's answer to the reference minus that of the recorded one. So
-`assay eval run` prints the mean difference with its interval: at or above 0 means as good as the old model.
+The score of `against-old` is 0.5 plus half of the difference: the similarity of the new model's answer to the reference
+minus that of the recorded one. So `assay eval run` prints its mean with an interval: 0.5 is as good as the old model.
 """
 
 import json
@@ -32,6 +32,7 @@ HELD_OUT = "held_out"
 _METHODS: dict[str, tuple[LanguageMethod, Format]] = {"supervised": ("sft", "chat"), "dpo": ("dpo", "pairs")}
 """The job's method -> ours, and the format of its rows."""
 _DEFAULT_BATCH = 8
+_OUTPUT = "{{ sample.output_text }}"
 _SIMILAR = {"type": "text_similarity", "evaluation_metric": "fuzzy_match", "reference": "{{ item.reference }}"}
 _SAME = {"type": "string_check", "operation": "eq", "reference": "{{ item.reference }}"}
 
@@ -185,22 +186,24 @@ def _items(held_out: list[dict[str, Any]], recorded: dict[str, str], notes: list
         notes.append(f"{num_missing:,} of {len(pairs):,} validation rows have no recorded answer, and are no items")
     for prompt, answer in answered:
         yield {"messages": prompt, "reference": answer, "old_answer": recorded[_key(prompt)]}
+    num_equal = sum(recorded[_key(prompt)].strip() == answer.strip() for prompt, answer in answered)
+    notes.append(f"{num_equal:,} of {len(answered):,} recorded answers equal their reference")
 
 
 def _write_suite(out: Path, items: list[dict[str, Any]]) -> None:
-    # An answer has at most as many tokens as bytes; more room might not fit the model's context.
     longest = max(len(text.encode()) for item in items for text in (item["reference"], item.get("old_answer", "")))
+    has_old = "old_answer" in items[0]
+    graders = {"against-old" if has_old else "closeness": _SIMILAR, "equal": _SAME}
     benchmarks = [
         {
             "type": "generation",
-            "name": f"{name}-than-old" if "old_answer" in items[0] else name,
+            "name": name,
             "items": "items.jsonl",
-            "grader": _against_old(grader)
-            if "old_answer" in items[0]
-            else {**grader, "input": "{{ sample.output_text }}"},
+            "grader": _against_old(grader) if has_old and grader is _SIMILAR else {**grader, "input": _OUTPUT},
+            # An answer has at most as many tokens as bytes; more room might not fit the model's context.
             "sampling": {"max_tokens": max(16, longest)},
         }
-        for name, grader in (("closer", _SIMILAR), ("more-equal", _SAME))
+        for name, grader in graders.items()
     ]
     tree = {"name": "replacement", "benchmarks": benchmarks}
     validated(Suite, LoadedConfig(tree, {}))
@@ -209,8 +212,9 @@ def _write_suite(out: Path, items: list[dict[str, Any]]) -> None:
 
 
 def _against_old(grader: dict[str, Any]) -> dict[str, Any]:
-    graders = {
-        "new": {**grader, "input": "{{ sample.output_text }}"},
-        "old": {**grader, "input": "{{ item.old_answer }}"},
-    }
-    return {"type": "multi", "graders": graders, "calculate_output": "new - old"}
+    """Return a grader of the difference, on a scale from 0 to 1.
+
+    Ties are 0.5: differences of which none is negative would be taken for shares, whose intervals begin at 0.
+    """
+    graders = {"new": {**grader, "input": _OUTPUT}, "old": {**grader, "input": "{{ item.old_answer }}"}}
+    return {"type": "multi", "graders": graders, "calculate_output": "0.5 + (new - old) / 2"}
