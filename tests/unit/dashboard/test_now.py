@@ -14,7 +14,7 @@ from machine import MACHINE
 from unit.dashboard.accepted import accept_job, validate
 from unit.dashboard.conftest import Site
 from unit.dashboard.test_jobs import logged_in
-from unit.dashboard.test_programs import settled
+from unit.dashboard.test_programs import ready_page
 from unit.store.ledger.test_goodput import run_of
 
 
@@ -33,7 +33,7 @@ def failed(
 
 
 def shown(site: Site) -> str:
-    return html.unescape(settled(site, "/"))
+    return html.unescape(ready_page(site, "/"))
 
 
 def test_an_empty_home_says_what_to_do_first(site: Site) -> None:
@@ -69,7 +69,7 @@ def test_the_cause_that_triage_confirms_is_named(site: Site) -> None:
 
 def test_hostile_failure_texts_are_text(site: Site) -> None:
     failed(site, "hostile", text="<script>alert(1)</script>")
-    text = settled(site, "/")
+    text = ready_page(site, "/")
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text
 
 

@@ -77,7 +77,7 @@ def program(site: Site, offered: Path, tmp_path: Path) -> FollowedProgram:
     return followed_programs(site.dashboard.home)[0]
 
 
-def settled(site: Site, address: str) -> str:
+def ready_page(site: Site, address: str) -> str:
     """Return a page once all that is computed for it is ready."""
     for _ in range(600):
         text = site.browser.get(address).text
@@ -90,7 +90,7 @@ def settled(site: Site, address: str) -> str:
 def test_a_page_shows_what_the_command_shows(site: Site, program: FollowedProgram) -> None:
     first = site.browser.get("/programs/small")
     assert first.status_code == 200 and "As offered" in first.text and 'http-equiv="refresh"' in first.text
-    source = settled(site, "/programs/small")
+    source = ready_page(site, "/programs/small")
     text = html.unescape(source)
     status = read_program_status(
         site.dashboard.home, program.file, program.folder, notes=None, hour_s=program.hour_s, start_s=program.start_s,
@@ -104,12 +104,12 @@ def test_a_page_shows_what_the_command_shows(site: Site, program: FollowedProgra
         alarm.text.replace("'", "&#39;") in text for alarm in view.alarms if alarm.level == "act"
     )
     assert "A &lt;b&gt;small&lt;/b&gt; program" in source and "now-line" in source and "The data is broken" in text
-    listed = html.unescape(settled(site, "/programs"))
+    listed = html.unescape(ready_page(site, "/programs"))
     assert view.forecast.probability_text(view.forecast.p_over_budget) in listed and 'href="/programs/small"' in listed
 
 
 def test_a_forecast_is_computed_once_for_the_same_inputs(site: Site, program: FollowedProgram) -> None:
-    settled(site, "/programs/small")
+    ready_page(site, "/programs/small")
     done = site.dashboard.background.num_done("program-small")
     for address in ("/programs/small", "/programs", "/"):
         site.browser.get(address)
@@ -118,18 +118,18 @@ def test_a_forecast_is_computed_once_for_the_same_inputs(site: Site, program: Fo
 
 
 def test_a_page_says_what_is_wrong_with_a_file_and_recovers_by_itself(site: Site, program: FollowedProgram) -> None:
-    settled(site, "/programs/small")
+    ready_page(site, "/programs/small")
     versions = site.dashboard.watch.versions(["followed"])
     whole = program.file.read_text()
     program.file.unlink()
-    text = settled(site, "/programs/small")
+    text = ready_page(site, "/programs/small")
     assert "no such file" in text and "before the files changed" in text and "now-line" in text
     time.sleep(1.1)
     assert site.dashboard.watch.versions(["followed"]) != versions, "open pages notice it"
     program.file.write_text(whole.replace("device_hours: 1000", "device_hours: 2000"))
-    assert "has changed since the offer was made" in settled(site, "/programs/small")
+    assert "has changed since the offer was made" in ready_page(site, "/programs/small")
     program.file.write_text(whole)
-    assert "changed since the offer" not in settled(site, "/programs/small")
+    assert "changed since the offer" not in ready_page(site, "/programs/small")
 
 
 def test_a_damaged_entry_is_named(site: Site, program: FollowedProgram) -> None:
@@ -141,8 +141,8 @@ def test_a_damaged_entry_is_named(site: Site, program: FollowedProgram) -> None:
 
 
 def test_gates_that_are_due_need_a_person(site: Site, program: FollowedProgram) -> None:
-    settled(site, "/programs/small")
-    text = settled(site, "/")
+    ready_page(site, "/programs/small")
+    text = ready_page(site, "/")
     assert "was due by the plan and has no verdict" in text and 'href="/programs/small"' in text
     assert "planned until now" in text
 
@@ -150,7 +150,7 @@ def test_gates_that_are_due_need_a_person(site: Site, program: FollowedProgram) 
 def test_the_plan_of_a_day_is_what_its_runs_hold(site: Site, program: FollowedProgram) -> None:
     from assay.dashboard.pages.programs import program_state
 
-    settled(site, "/programs/small")
+    ready_page(site, "/programs/small")
     state = program_state(site.dashboard, program).value
     assert state is not None and program.start_s is not None
     whole = state.planned_device_hours(program.start_s, program.start_s + 60 * DAY_S)

@@ -27,18 +27,18 @@ TOPICS = ("campaigns", "runs")
 
 def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return all campaigns with the newest decision of each candidate."""
-    search, wanted = visit.query.get("search", ""), visit.query.get("decision", "")
+    search, decision = visit.query.get("search", ""), visit.query.get("decision", "")
     words = ("scale", "narrow", "stop", "open")
-    if wanted not in ("", *words):
-        raise PageError(400, f"decision={wanted}: expected one of {', '.join(words)}.")
+    if decision not in ("", *words):
+        raise PageError(400, f"decision={decision}: expected one of {', '.join(words)}.")
     page_number = visit.page_number()
     with dashboard.ledger() as ledger:
-        every = campaign_lines(ledger)
-    lines = [line for line in every if search in line.campaign and _is_wanted(line, wanted)]
+        all_lines = campaign_lines(ledger)
+    lines = [line for line in all_lines if search in line.campaign and _has_decision(line, decision)]
     document = campaigns_document(lines, memos=(), now_s=dashboard.clock.now_s())
     shown = lines[(page_number - 1) * PER_PAGE : page_number * PER_PAGE]
     table = campaigns_table(shown, address=lambda line: _address(line.campaign))
-    nothing = "No campaign matches." if every else (
+    nothing = "No campaign matches." if all_lines else (
         f"No campaigns in {dashboard.home.folder} yet. A campaign trains a baseline and its candidates over several "
         "seeds and decides by declared gates: write a campaign file (docs/decide.md) and start it with 'assay decide "
         "run FILE'."
@@ -49,8 +49,8 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
         document=replace(
             document,
             title="Decisions",
-            verdict=document.verdict if every else None,
-            tiles=document.tiles if every else (),
+            verdict=document.verdict if all_lines else None,
+            tiles=document.tiles if all_lines else (),
             sections=[Section("", blocks)],
             footer="The same as JSON: assay decide list --json",
             links=[(visit.with_query(page=page_number + 1), "older")] if more else (),
@@ -59,7 +59,7 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
         topics=TOPICS,
         filters=[
             Filter("search", "Campaign", search),
-            Filter("decision", "Decision", wanted, [("", "any"), *((word, word) for word in words)]),
+            Filter("decision", "Decision", decision, [("", "any"), *((word, word) for word in words)]),
         ],
     )
 
@@ -99,7 +99,7 @@ def decision_record(dashboard: Dashboard, visit: Visit) -> Page:
         tree = json.loads(text)
         text = json.dumps(tree, indent=1, ensure_ascii=False)
     cut = [Paragraph(f"The first {MAX_RECORD:,} of {len(text):,} characters.")] if len(text) > MAX_RECORD else []
-    facts = [Fact("file", path), Fact("SHA-256 of the file", sha256_of_bytes(data)), *_places(tree)]
+    facts = [Fact("file", path), Fact("SHA-256 of the file", sha256_of_bytes(data)), *_origin(tree)]
     return Page(
         document=Document(
             title=path.rpartition("/")[2],
@@ -112,9 +112,9 @@ def decision_record(dashboard: Dashboard, visit: Visit) -> Page:
     )
 
 
-def _is_wanted(line: CampaignLine, wanted: str) -> bool:
+def _has_decision(line: CampaignLine, decision: str) -> bool:
     is_open = line.recommendation is None or not line.is_final
-    return not wanted or (is_open if wanted == "open" else line.recommendation == wanted)
+    return not decision or (is_open if decision == "open" else line.recommendation == decision)
 
 
 def _campaign(dashboard: Dashboard, visit: Visit) -> OpenCampaign:
@@ -134,7 +134,7 @@ def _changed(dashboard: Dashboard, memo: Memo) -> Iterator[Cell]:
             )
 
 
-def _places(tree: Any) -> Iterator[Fact]:
+def _origin(tree: Any) -> Iterator[Fact]:
     """Yield the run, checkpoint and items of a record."""
     if not isinstance(tree, Mapping) or not isinstance(run_id := tree.get("run_id"), str):
         return

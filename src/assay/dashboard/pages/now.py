@@ -13,7 +13,7 @@ from assay.dashboard.page import Page
 from assay.dashboard.pages.jobs import open_jobs, projects_of, queue_table
 from assay.dashboard.pages.programs import ProgramState, program_state
 from assay.records.triage_overview import TriageOverview
-from assay.reporting.documents.now import DeviceHours, Now, now_document
+from assay.reporting.documents.overview import DeviceHours, Now, now_document
 from assay.reporting.views.cost import cost_report, owners_in
 from assay.reporting.views.evidence import CampaignLine, campaign_lines
 from assay.reporting.views.now import (
@@ -34,7 +34,7 @@ from assay.workflows.campaign.folder import find_campaign
 DAY_S = 86_400.0
 TRIAGE_EVERY_S, COSTS_EVERY_S = 300.0, 60.0
 """While somebody looks, causes and costs are computed again at these intervals."""
-MAX_FINDINGS = 3
+MAX_SHARED = 3
 ADDRESSES = {
     "run": "/runs/", "node": "/runs/", "job": "/jobs/", "gate": "/programs/", "program": "/programs/",
     "decision": "/decisions/", "budget": "/decisions/",
@@ -51,7 +51,7 @@ class Causes(NamedTuple):
     """What triage found over all runs."""
 
     by_run: dict[str, str]
-    findings: list[str]
+    shared_failures: list[str]
 
 
 def now_page(dashboard: Dashboard, visit: Visit) -> Page:
@@ -89,7 +89,7 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         num_waiting=len(waiting),
         failed=failed,
         causes={} if causes is None else causes.by_run,
-        findings=[] if causes is None else causes.findings,
+        shared_failures=[] if causes is None else causes.shared_failures,
         attention=attention,
         device_hours=None if costs.value is None else _with_plan(costs.value, states, now_s),
         first_steps=() if lines or campaigns or jobs or states else FIRST_STEPS,
@@ -124,12 +124,12 @@ def _attention_of_program(state: ProgramState) -> Iterator[Attention]:
 def _causes(dashboard: Dashboard) -> Causes:
     with dashboard.ledger() as ledger:
         fleet = triage_ledger(ledger)
-        return Causes(causes_by_run(ledger, fleet), list(_findings(fleet.overview)))
+        return Causes(causes_by_run(ledger, fleet), list(_shared_failures(fleet.overview)))
 
 
-def _findings(overview: TriageOverview) -> Iterator[str]:
+def _shared_failures(overview: TriageOverview) -> Iterator[str]:
     about = [finding for finding in overview.results if finding.about == "failures"]
-    for finding in about[:MAX_FINDINGS]:
+    for finding in about[:MAX_SHARED]:
         suspected = "" if finding.is_confirmed else "suspected: "
         yield f"{suspected}{finding_text(finding, attempts=overview.attempts)}. Next: {finding_next(finding)}"
 

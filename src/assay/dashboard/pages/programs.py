@@ -116,11 +116,11 @@ def programs_page(dashboard: Dashboard, visit: Visit) -> Page:
 
 def program_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return one program: schedule and what happened, forecast, gates, risks and runs."""
-    wanted = visit.path["name"]
-    followed = next((item for item in followed_programs(dashboard.home) if item.name == wanted), None)
+    program = visit.path["name"]
+    followed = next((item for item in followed_programs(dashboard.home) if item.name == program), None)
     if followed is None:
         raise PageError(
-            404, f"no program '{wanted}' is known in {dashboard.home.folder}. 'assay plan status' adds one."
+            404, f"no program '{program}' is known in {dashboard.home.folder}. 'assay plan status' adds one."
         )
     computed = program_state(dashboard, followed)
     is_first = computed.value is None and not computed.error
