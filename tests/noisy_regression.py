@@ -5,7 +5,7 @@ whether generators are seeded, a helper whether it is frozen. Of `SaysRows`, row
 row that the model answers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.inference.rollout import GenerationCancelledError
 from assay.records.rollout_log import GroupRecord, RolloutRecord
 from assay.training.numerics import MetricSum, combined_digest, digest_of_tensors
+from assay.training.rollouts.source import RolloutContext
 from assay.training.samples import LaneSamples
 from assay.training.trainer.method import Loss
 
@@ -73,20 +74,23 @@ class PromptRows(NoisyRegression):
         model: nn.Module,
         lanes: Sequence[LaneShare],
         frozen_models: Any,
-        *,
-        is_stopping: Callable[[], bool],
-        enter_phase: Callable[[str], None],
+        context: RolloutContext,
         **arguments: Any,
     ) -> list[LaneSamples]:
-        enter_phase("generation")
-        self._note(lanes=[lane.lane for lane in lanes], **arguments)
-        if is_stopping():
+        context.enter_phase("generation")
+        self._note_context(context, lanes=[lane.lane for lane in lanes], **arguments)
+        if context.is_stopping():
             raise GenerationCancelledError
-        return [self.rolled_out(model, lane, step=arguments["step"], seed=arguments["seed"]) for lane in lanes]
+        return [self.rolled_out(model, lane, step=context.step, seed=context.seed) for lane in lanes]
 
-    def rollout(self, model: nn.Module, lane: LaneShare, frozen_models: Any, **arguments: Any) -> Any:
-        self._note(lanes=[lane.lane], **arguments)
-        return self.sampled_tokens(model, arguments["row_id"], arguments["seed"])
+    def rollout(
+        self, model: nn.Module, lane: LaneShare, frozen_models: Any, context: RolloutContext, **arguments: Any
+    ) -> Any:
+        self._note_context(context, lanes=[lane.lane], **arguments)
+        return self.sampled_tokens(model, arguments["row_id"], context.seed)
+
+    def _note_context(self, context: RolloutContext, **arguments: Any) -> None:
+        self._note(step=context.step, seed=context.seed, reward_cache=context.reward_cache, **arguments)
 
     def rolled_out(self, model: nn.Module, lane: LaneShare, *, step: int, seed: int) -> LaneSamples:
         """A function of weights, rows and seed."""

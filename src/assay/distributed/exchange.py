@@ -31,10 +31,7 @@ class Exchange:
         memory_of_slots = like.new_empty(sum(map(self._width, own.receive_slots)))
         offset = 0
         for slot, cells in enumerate(own.receive_slots, start=len(own.blocks)):
-            self._slots[slot] = (
-                memory_of_slots[offset : offset + self._width(cells)],
-                self._edges[cells.start],
-            )
+            self._slots[slot] = (memory_of_slots[offset : offset + self._width(cells)], self._edges[cells.start])
             offset += self._width(cells)
 
     def begin(self, sums: SlotSums) -> None:

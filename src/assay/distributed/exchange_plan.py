@@ -209,12 +209,7 @@ class _Planner:
         for distance in range(1, max(map(len, self._nodes))):
             self._begin_round()
             yield [
-                (
-                    ranks[index],
-                    ranks[(index + distance) % len(ranks)],
-                    part,
-                    parts[(index + distance) % len(ranks)],
-                )
+                (ranks[index], ranks[(index + distance) % len(ranks)], part, parts[(index + distance) % len(ranks)])
                 for ranks in self._nodes
                 if distance < len(ranks)
                 for parts in [self._parts(ranks)]
@@ -342,10 +337,7 @@ def prove(plan: ExchangePlan) -> None:
         assert not any(under_way.values()), "what is sent is not received"
         for rank, of_rank in enumerate(now):
             for into, added, cells in of_rank.additions:
-                a, b = (
-                    slots[rank][into, _slice(cells)],
-                    slots[rank][added, _slice(cells)],
-                )
+                a, b = (slots[rank][into, _slice(cells)], slots[rank][added, _slice(cells)])
                 assert a.all() and b.all(), f"rank {rank} adds what it does not have"
                 keys = zip(np.minimum(a, b).tolist(), np.maximum(a, b).tolist(), strict=True)
                 a[:] = [sum_symbols.setdefault(key, len(leaves) + 1 + len(sum_symbols)) for key in keys]

@@ -159,11 +159,7 @@ class LaneSum:
         self._ready_s: list[float] = []
         """[bucket]: when backward filled it in the last step."""
         self.module = DistributedDataParallel(
-            model,
-            process_group=self._group,
-            **_OWN_BUFFERS,
-            gradient_as_bucket_view=True,
-            bucket_cap_mb=BUCKET_MB,
+            model, process_group=self._group, **_OWN_BUFFERS, gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB
         )
         self.module.register_comm_hook(ref(self), _reduce_bucket)
 

@@ -57,13 +57,8 @@ def longest_sequence(config: Any) -> int:
     return int(next((getattr(config, name) for name in LONGEST if hasattr(config, name)), 1024))
 
 
-def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head: bool = True) -> Any:
-    """Return the Hugging Face model to train, in float32: `input_ids, position_ids -> logits`.
-
-    Without its head it returns `last_hidden_state`, for a head of another kind.
-    """
-    if not with_head:
-        return build_decoder(config)[0]
+def build_causal(config: NewCausalConfig | PretrainedCausalConfig) -> Any:
+    """Return the Hugging Face model to train, in float32: `input_ids, position_ids -> logits`."""
     if isinstance(config, NewCausalConfig):
         network = AutoModelForCausalLM.from_config(_architecture(config), attn_implementation="sdpa")
     else:

@@ -10,13 +10,7 @@ from assay.base.errors import ConfigError, NotInstalledError
 from assay.base.installed import installed_path
 from assay.data.dataset.checkpoint_tokens import folder_end_ids
 from assay.data.dataset.tokens import json_object
-from assay.models.config import (
-    ModelSize,
-    NewEncoderConfig,
-    PretrainedEncoderConfig,
-    checkpoint_path,
-    weight_shapes,
-)
+from assay.models.config import ModelSize, NewEncoderConfig, PretrainedEncoderConfig, checkpoint_path, weight_shapes
 from assay.records.dataset import DatasetManifest
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2"]
@@ -329,29 +323,44 @@ def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: Datase
     """Raise `ConfigError` for rows that the model cannot take and adapters that match nothing; `where` is the
     model's key."""
     _check_adapter_targets(model, where)
-    shape = model.shape()
-    if shape is None:
-        return
-    is_new = isinstance(model, NewCausalConfig)
+    if (shape := model.shape()) is not None:
+        check_limits(shape, manifest, where, is_new=isinstance(model, NewCausalConfig))
+
+
+def check_limits(shape: CausalShape, manifest: DatasetManifest, where: str, *, is_new: bool = False) -> None:
+    """Raise `ConfigError` for rows beyond a model's limits; those of a new model can be changed."""
     if (longest := manifest.lengths.max) > shape.max_tokens:
+        hint = f"Build the dataset with shorter rows (--max-tokens {shape.max_tokens})."
         raise ConfigError(
             f"{where}: it takes {shape.max_tokens} tokens, but the longest row of dataset '{manifest.name}' "
-            f"has {longest}. "
-            + (
-                f"Use {where}.max_tokens={longest} or more."
-                if is_new
-                else f"Build the dataset with shorter rows (--max-tokens {shape.max_tokens})."
-            )
+            f"has {longest}. {f'Use {where}.max_tokens={longest} or more.' if is_new else hint}"
         )
     if (largest := manifest.max_token_id) >= shape.vocab_size:
+        hint = "Build the dataset with the model's own tokenizer."
+        if is_new:
+            hint = f"Use {where}.vocab_size={largest + 1} or more, the size of the dataset's tokenizer."
         raise ConfigError(
             f"{where}: its vocabulary has {shape.vocab_size} tokens, but dataset '{manifest.name}' holds token "
-            f"{largest}. "
-            + (
-                f"Use {where}.vocab_size={largest + 1} or more, the size of the dataset's tokenizer."
-                if is_new
-                else "Build the dataset with the model's own tokenizer."
-            )
+            f"{largest}. {hint}"
+        )
+
+
+def check_scorer(shape: CausalShape | None, where: str, *, longest: int, vocab_size: int | None, what: str) -> None:
+    """Raise `ConfigError` if a model cannot score all that the policy may generate; `what` it is.
+
+    `longest` is the largest number of tokens of a prompt with its completion, `vocab_size` the policy's (None if its
+    folder does not say).
+    """
+    if shape is not None and longest > shape.max_tokens:
+        raise ConfigError(
+            f"{where}: it takes {shape.max_tokens} tokens, but the longest prompt with a completion of "
+            f"method.sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or a {what} that "
+            "takes more."
+        )
+    if shape is not None and vocab_size is not None and vocab_size > shape.vocab_size:
+        raise ConfigError(
+            f"{where}: its vocabulary has {shape.vocab_size} tokens, and that of method.model {vocab_size}: it could "
+            f"not score all that the policy may generate. Use a {what} of the model's own family."
         )
 
 

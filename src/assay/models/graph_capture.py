@@ -3,13 +3,18 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
 import torch
 
-Result = TypeVar("Result")
 SYNCHRONIZING = "synchronizing CUDA operation"
 """Part of torch's warning about an operation that makes the host wait."""
+Replay = Callable[[], object]
+Capture = Callable[[Callable[[], object]], Replay]
+"""Runs a function once and records what it starts on the device; the result starts it again."""
+
+
+class NotCapturedError(RuntimeError):
+    """A function ran and could not be captured."""
 
 
 class GraphCapture:
@@ -22,48 +27,52 @@ class GraphCapture:
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        _, self._keeper = self.capture(lambda: torch.zeros(1, device="cuda"))
+        self._keeper = self._captured(lambda: torch.zeros(1, device="cuda"))
 
-    def __call__(self, compute: Callable[[], None]) -> Callable[[], object]:
+    def __call__(self, compute: Callable[[], object]) -> Replay:
         """Run `compute` once on the capturing stream, where libraries allocate at their first call, and capture it.
 
-        Raises `RuntimeError` if it makes the host wait: a capture that fails on that leaves torch's allocator damaged.
+        Raises `NotCapturedError` if it makes the host wait, because a capture that fails on that leaves torch's
+        allocator damaged, or if torch cannot capture it.
         """
-        current = torch.cuda.current_stream()
-        self._stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(self._stream), recorded_waits() as caught:
-                compute()
-        finally:
-            current.wait_stream(self._stream)
+        with self._on_stream(), recorded_waits() as caught:
+            compute()
         if num_waits(caught):
-            raise RuntimeError("the host waits for a value of the GPU")
-        return self.capture(compute)[1].replay
+            raise NotCapturedError("the host waits for a value of the GPU")
+        try:
+            return self._captured(compute).replay
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise NotCapturedError(str(error).partition("\n")[0]) from error
 
-    def capture(self, compute: Callable[[], Result]) -> tuple[Result, torch.cuda.CUDAGraph]:
-        """Record `compute` without running it; return its result, which a replay fills, and the graph.
-
-        Raises what `compute` or torch raised if it cannot be captured.
-        """
-        current, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
-        self._stream.wait_stream(current)
+    def _captured(self, compute: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
         # During a capture torch cannot free what it has cached.
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+        with self._on_stream():
+            # Other threads (loader, saver) may allocate meanwhile.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                compute()
+            except BaseException:
+                with suppress(RuntimeError):  # the capture is invalid: the reason is the first error
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Use the capturing stream, after the current one and before what the current one does next."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
-                # Other threads (loader, saver) may allocate meanwhile.
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    result = compute()
-                except BaseException:
-                    with suppress(RuntimeError):  # the capture is invalid: the reason is the first error
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
+                yield
         finally:
             current.wait_stream(self._stream)
-        return result, graph
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from assay.base.shapes import Bool, Float, Int, Shaped
+from assay.base.shapes import Bool, Float, Shaped
 from assay.models.causal_config import HEAD_NUMBERS
-from assay.models.kernels.logits import LogitScores, logit_gradients, score_logits, uses_kernel
+from assay.models.kernels.logits import Bias, LogitScores, OfTokens, Targets, logit_gradients, score_logits, uses_kernel
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
 """Logits of one chunk by device type (see also `distributed.allocator`), without the kernels."""
@@ -29,6 +29,10 @@ CHUNK_TOKENS = 4096
 LARGE_VOCABULARY = 1 << 16
 """Beyond this number of entries a chunk has half the tokens, which still fill a GPU: .6 GB of logits for 152,000."""
 MIN_CHUNK_TOKENS = 16
+
+
+States = Float[Tensor, "token width"]
+Weight = Float[Tensor, "entry width"]
 
 
 class TokenScores(NamedTuple):
@@ -42,22 +46,13 @@ class TokenScores(NamedTuple):
     """True if no other token is more probable."""
 
 
-def head_scores(
-    states: Float[Tensor, "token width"],
-    weight: Float[Tensor, "entry width"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int[Tensor, "token"],
-) -> TokenScores:
+def head_scores(states: States, weight: Weight, bias: Bias, targets: Targets) -> TokenScores:
     """Return the scores of the targets; logprobs and entropies have gradients."""
     return TokenScores(*_Head.apply(states, weight, bias, targets, _product_dtype(states)))  # type: ignore[no-untyped-call]
 
 
 def head_loss(
-    states: Float[Tensor, "token width"],
-    weight: Float[Tensor, "entry width"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int[Tensor, "token"],
-    factors: Shaped[Tensor, "token"],
+    states: States, weight: Weight, bias: Bias, targets: Targets, factors: Shaped[Tensor, "token"]
 ) -> tuple[Float[Tensor, ""], TokenScores]:
     """Return the sum of -factor * logprob, which has gradients, and the scores without gradients.
 
@@ -72,7 +67,7 @@ def head_loss(
     return loss, TokenScores(*found)
 
 
-def _product_dtype(states: Float[Tensor, "token width"]) -> torch.dtype:
+def _product_dtype(states: States) -> torch.dtype:
     kind = states.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
 
@@ -88,13 +83,8 @@ class _Head(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        states: Float[Tensor, "token width"],
-        weight: Float[Tensor, "entry width"],
-        bias: Float[Tensor, "entry"] | None,
-        targets: Int[Tensor, "token"],
-        dtype: torch.dtype,
-    ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
+        ctx: Any, states: States, weight: Weight, bias: Bias, targets: Targets, dtype: torch.dtype
+    ) -> tuple[OfTokens, OfTokens, Bool[Tensor, "token"]]:
         ctx.set_materialize_grads(False)
         chunks = _Chunks(states, weight, dtype)
         padded_targets, scores = chunks.padded(targets), chunks.empty_scores()
@@ -107,12 +97,7 @@ class _Head(torch.autograd.Function):
         return scores.logprobs, scores.entropies, scores.is_argmax
 
     @staticmethod
-    def backward(
-        ctx: Any,
-        grad_logprobs: Float[Tensor, "token"] | None,
-        grad_entropies: Float[Tensor, "token"] | None,
-        _: object,
-    ) -> Gradients:
+    def backward(ctx: Any, grad_logprobs: OfTokens | None, grad_entropies: OfTokens | None, _: object) -> Gradients:
         states, weight, bias, targets, log_totals, entropies = ctx.saved_tensors
         grad_logprobs = torch.zeros_like(log_totals) if grad_logprobs is None else grad_logprobs
         chunks = _Chunks(states, weight, ctx.dtype)
@@ -134,22 +119,16 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        states: Float[Tensor, "token width"],
-        weight: Float[Tensor, "entry width"],
-        bias: Float[Tensor, "entry"] | None,
-        targets: Int[Tensor, "token"],
-        factors: Float[Tensor, "token"],
-        dtype: torch.dtype,
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
-        from assay.models.kernels.logits_kernel import score_in_place  # imports triton
+        ctx: Any, states: States, weight: Weight, bias: Bias, targets: Targets, factors: OfTokens, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, ""], OfTokens, OfTokens, Bool[Tensor, "token"]]:
+        from assay.models.kernels.logits_kernel import score_rows  # imports triton
 
         chunks = _Chunks(states, weight, dtype)
         sums = _GradientSums(chunks, weight, bias, ctx.needs_input_grad)
         padded_targets, grad_logprobs = chunks.padded(targets), chunks.padded(-factors)
         scores = chunks.empty_scores()
         for rows, logits in chunks.logits():
-            score_in_place(logits, bias, padded_targets[rows], scores.rows(rows), grad_logprobs[rows])
+            score_rows(logits, bias, padded_targets[rows], scores.rows(rows), grad_logprobs[rows])
             sums.add(rows, logits)
         logprobs, entropies, is_argmax, _ = scores.rows(slice(len(targets)))
         ctx.gradients = sums.gradients()
@@ -166,9 +145,7 @@ class _HeadLoss(torch.autograd.Function):
 class _Chunks:
     """Cuts tokens into chunks and multiplies their states by the head's weight."""
 
-    def __init__(
-        self, states: Float[Tensor, "token width"], weight: Float[Tensor, "entry width"], dtype: torch.dtype
-    ) -> None:
+    def __init__(self, states: States, weight: Weight, dtype: torch.dtype) -> None:
         self.num_tokens = self._num_padded = len(states)
         self.has_kernel = uses_kernel(states.device, dtype)
         if self.has_kernel:
@@ -202,13 +179,7 @@ class _Chunks:
 class _GradientSums:
     """Gradients of states, weight and bias from those of the logits, added over the chunks in order."""
 
-    def __init__(
-        self,
-        chunks: _Chunks,
-        weight: Float[Tensor, "entry width"],
-        bias: Float[Tensor, "entry"] | None,
-        needs_gradients: tuple[bool, ...],
-    ) -> None:
+    def __init__(self, chunks: _Chunks, weight: Weight, bias: Bias, needs_gradients: tuple[bool, ...]) -> None:
         self._chunks = chunks
         self._sources = (weight, bias)
         self._states = torch.empty_like(chunks.states, dtype=chunks.states_dtype)

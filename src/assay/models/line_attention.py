@@ -7,7 +7,6 @@ changes between torch 2.10 and 2.13); on a CPU, a loop over rows. As transformer
 and nothing depends on values of the device. In the deterministic mode the backward pass has one order of additions.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -188,22 +187,20 @@ def _(query: Any, key: Any, value: Any, *borders_and_numbers: Any) -> Any:
 
 @_attend_backward.register_kernel("cuda")
 def _(gradient: Any, *saved: Any) -> Any:
-    *states, borders, longest, scale, window = saved
+    *inputs, borders, longest, scale, window = saved
     # Without dropout the two states of its generator are not read.
     generator, unused = torch.zeros(2, dtype=torch.uint64, device=gradient.device), gradient.new_empty(0)
-    states = (gradient.contiguous(), *states)
+    states = (gradient.contiguous(), *inputs)
     gradients = _flash("backward", states, borders, longest, scale, window, generator, unused)
     return tuple(found.contiguous() for found in gradients)
 
 
-def _flash(
-    name: str, states: Any, borders: Any, longest: int, scale: float, window: int, *others: Any
-) -> Sequence[Tensor]:
+def _flash(name: str, states: Any, borders: Any, longest: int, scale: float, window: int, *others: Any) -> Any:
     """Run torch's causal flash attention over borders; raise `ConfigError` if there is none here."""
     operator = getattr(torch.ops.aten, f"_flash_attention_{name}")
     options = {"scale": scale, "window_size_left": window, "window_size_right": 0}
     try:
-        found: Sequence[Tensor] = operator(*states, borders, borders, longest, longest, 0.0, True, *others, **options)
+        return operator(*states, borders, borders, longest, longest, 0.0, True, *others, **options)
     except (RuntimeError, TypeError) as error:
         # Not e.g. that memory is short.
         if isinstance(error, RuntimeError) and "flash" not in str(error).lower():
@@ -212,7 +209,6 @@ def _flash(
             f"loader.layout.type=line: torch {torch.__version__} on {torch.cuda.get_device_name()} has no flash "
             f"attention over row borders ({str(error).splitlines()[0]}). Use loader.layout.type=bucketed."
         ) from error
-    return found
 
 
 def _results(
@@ -240,10 +236,7 @@ def _of_row(
 ) -> tuple[Float[Tensor, "1 head place width"], ...]:
     """Return a row's queries, and its keys and values repeated for the query heads that share them."""
     shared = (_alone(state, row) for state in states)
-    return (
-        _alone(query, row),
-        *(state.repeat_interleave(query.shape[1] // state.shape[1], dim=1) for state in shared),
-    )
+    return (_alone(query, row), *(state.repeat_interleave(query.shape[1] // state.shape[1], dim=1) for state in shared))
 
 
 def _mask(query: Float[Tensor, "1 head place width"], window: int) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from assay.base.shapes import Bool, Int32, Int64, Shaped
+from assay.base.shapes import Bool, Int32, Int64
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED
 from assay.data.loader.batch import MicroBatch
+from assay.data.loader.line import LineShape
 
 
 class Pairs(NamedTuple):
@@ -24,10 +25,10 @@ class Pairs(NamedTuple):
     prompt_tokens: Int32[np.ndarray, "line"]
     """Prompt tokens of each line; both lines of a row begin with them."""
 
-    def slots(self, num_rows: int) -> Int64[np.ndarray, "line"]:
-        """Return each sequence's index in arrays of two times `num_rows` entries."""
+    def slots(self, line: LineShape) -> Int64[np.ndarray, "line"]:
+        """Return each sequence's slot in a line."""
         rows = np.arange(len(self.lengths) // 2)
-        return np.concatenate([rows, num_rows + rows])
+        return np.concatenate([rows, line.rows + rows])
 
     def in_completion(self) -> Bool[np.ndarray, "line target"]:
         """Return which tokens, except a line's first, belong to a completion."""
@@ -44,12 +45,3 @@ def pairs_of(batch: MicroBatch) -> Pairs:
         lines[first : first + num_rows, : side.values.shape[1]] = side.values
     prompts = np.tile(batch.columns[PROMPT_TOKENS].to_numpy(zero_copy_only=False), 2).astype(np.int32)
     return Pairs(lines, np.concatenate([side.lengths for side in sides]), prompts)
-
-
-def in_slots(
-    values: Shaped[np.ndarray, "row"], slots: Int64[np.ndarray, "row"], size: int
-) -> Shaped[np.ndarray, "slot"]:
-    """Return an array of `size` with the values in their slots, and zeros elsewhere."""
-    found = np.zeros(size, values.dtype)
-    found[slots] = values
-    return found

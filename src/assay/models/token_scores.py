@@ -107,8 +107,8 @@ def hidden_states(
     position_ids: Int[Tensor, "row token"] | None = None,
     rows: Borders | None = None,
 ) -> Float[Tensor, "row token width"]:
-    """Return the last layer's states of a model without head (`build_causal(config, with_head=False)`); `rows` of a
-    line know nothing of each other."""
+    """Return the last layer's states of a model without head (see `build_decoder`); `rows` of a line know nothing of
+    each other."""
     keywords = {} if rows is None else line_keywords(decoder, rows)
     states: Tensor = decoder(
         input_ids=input_ids, position_ids=position_ids, use_cache=False, **keywords

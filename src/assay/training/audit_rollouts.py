@@ -21,10 +21,7 @@ from assay.training.trainer.method_config import MethodConfig
 
 
 def audit_rollout_log(
-    store: ObjectStore,
-    commits: Sequence[Commit],
-    receipts: dict[tuple[int, int], Receipt],
-    method: MethodConfig,
+    store: ObjectStore, commits: Sequence[Commit], receipts: dict[tuple[int, int], Receipt], method: MethodConfig
 ) -> tuple[PromptCounts | None, list[str]]:
     """Audit the rollout logs of the commits; `receipts`: the receipt of each step and lane.
 
@@ -56,10 +53,7 @@ def audit_rollout_log(
 
 
 def _problems(
-    commit: Commit,
-    groups: Sequence[GroupRecord],
-    receipts: dict[tuple[int, int], Receipt],
-    method: MethodConfig,
+    commit: Commit, groups: Sequence[GroupRecord], receipts: dict[tuple[int, int], Receipt], method: MethodConfig
 ) -> list[str]:
     problems = []
     by_lane = {key: list(of_lane) for key, of_lane in groupby(groups, key=lambda group: (group.step, group.lane))}

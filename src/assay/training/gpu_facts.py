@@ -20,6 +20,7 @@ from torch.nn import functional
 import assay.models.line_attention  # noqa: F401 (registers the operator)
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float, Int, Shaped
+from assay.models.graph_capture import GraphCapture
 from assay.records.processor import dense_bf16_flops
 from assay.records.throughput import GpuFacts
 
@@ -130,21 +131,16 @@ def _capture(device: torch.device) -> dict[str, bool]:
     layers = layers.to(device, torch.bfloat16)
     inputs = torch.randn(256, width, device=device, dtype=torch.bfloat16)
 
-    def gradients() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(layers(inputs).float().square().sum(), tuple(layers.parameters()))
+    found: list[Tensor] = []
 
-    if device.type != "cuda":
-        return {"captured_graph": all(map(torch.equal, gradients(), gradients()))}
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        plain = [gradient.clone() for gradient in gradients()]
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = gradients()
-    graph.replay()
-    return {"captured_graph": all(map(torch.equal, plain, captured))}
+    def compute() -> None:
+        found[:] = torch.autograd.grad(layers(inputs).float().square().sum(), tuple(layers.parameters()))
+
+    compute()
+    plain = list(found)
+    replay = GraphCapture()(compute) if device.type == "cuda" else compute
+    replay()
+    return {"captured_graph": all(map(torch.equal, plain, found))}
 
 
 def _median_s(work: Callable[[], object], device: torch.device) -> float:

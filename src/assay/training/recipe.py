@@ -54,12 +54,7 @@ class EvaluationConfig(FrozenConfig):
 class Recipe(FrozenConfig):
     """One training run."""
 
-    also_called: ClassVar = {
-        "random_seed": "seed",
-        "model": "method",
-        "eval": "evaluation",
-        "checkpoint": "retention",
-    }
+    also_called: ClassVar = {"random_seed": "seed", "model": "method", "eval": "evaluation", "checkpoint": "retention"}
 
     name: Name
     """Part of the run's id."""

@@ -5,7 +5,6 @@ recognized as one model.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from assay.base.shapes import Float32, Int64
 from assay.data.dataset.columns import PROMPT_TOKENS, SEQUENCES
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.distributed.rank_device import device_of
-from assay.models.causal_config import LONGEST, PretrainedCausalConfig
+from assay.models.causal_config import LONGEST, CausalShape, PretrainedCausalConfig, check_limits
 from assay.models.lora import base_sha256, merge_adapters
 from assay.models.pairs import pairs_of
 from assay.models.token_scores import CausalNetwork, sequence_logprobs
@@ -54,19 +53,10 @@ class ReferenceModel:
 
     def check_rows(self, manifest: DatasetManifest) -> None:
         """Raise `ConfigError` if the dataset has a row that the model cannot take."""
-        config: Any = self._network.network.config
-        vocabulary = int(self._network.network.get_input_embeddings().num_embeddings)
-        if manifest.max_token_id >= vocabulary:
-            raise ConfigError(
-                f"{self.name}: its vocabulary has {vocabulary} tokens, but dataset '{manifest.name}' holds "
-                f"token {manifest.max_token_id}. Build the dataset with the model's own tokenizer."
-            )
-        longest = next((getattr(config, name) for name in LONGEST if hasattr(config, name)), None)
-        if longest is not None and manifest.lengths.max > longest:
-            raise ConfigError(
-                f"{self.name}: it takes {longest} tokens, but the longest row of dataset '{manifest.name}' has "
-                f"{manifest.lengths.max}. Build the dataset with shorter rows (--max-tokens)."
-            )
+        network = self._network.network
+        of_config = (getattr(network.config, name) for name in LONGEST if hasattr(network.config, name))
+        longest = next(of_config, manifest.lengths.max)  # some configurations do not say
+        check_limits(CausalShape(network.get_input_embeddings().num_embeddings, longest), manifest, self.name)
 
     @torch.inference_mode()
     def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> Float32[np.ndarray, "side pair"]:

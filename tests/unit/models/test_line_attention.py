@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from assay.base.errors import ConfigError
-from assay.data.loader.line import LineShape, line_arrays, scored_arrays
+from assay.data.loader.line import LineShape, scored_arrays
 from assay.models.causal_config import PACKS, Architecture, PretrainedCausalConfig
 from assay.models.line_attention import LINE_ATTENTION, UNBOUNDED, _attend
 from assay.models.token_scores import CausalNetwork, hidden_states, line_of, row_sums, row_totals
@@ -39,12 +39,12 @@ def transformers_network(architecture: str, **keys: Any) -> CausalNetwork:
 def line_tensors(parts: list[Tensor], scored: Tensor, line: LineShape = LINE) -> dict[str, Tensor]:
     ids, _ = padded(parts)
     arguments = ids.numpy(), np.array(list(map(len, parts)), np.int32)
-    arrays = line_arrays(*arguments, line) | scored_arrays(*arguments, scored.numpy(), line)
+    arrays = scored_arrays(*arguments, scored.numpy(), line)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def line_scores(model: CausalNetwork, tensors: dict[str, Tensor]) -> Tensor:
-    scores = model(tensors["input_ids"], tensors["position_ids"], tensors["scored"][None], line=line_of(tensors))
+    scores = model(tensors["input_ids"], tensors["position_ids"], tensors["scored"], line=line_of(tensors))
     return scores.logprobs[0]
 
 
@@ -67,8 +67,8 @@ def test_rows_of_a_line_do_not_see_one_another(architecture: str, keys: dict[str
     with NoHostWaits():
         found = line_scores(model, tensors)
         ours = gradients(model, found.sum())
-    torch.testing.assert_close(found[tensors["scored"]], expected.logprobs[scored], rtol=1e-9, atol=1e-9)
-    assert not found[~tensors["scored"]].any()
+    torch.testing.assert_close(found[tensors["scored"][0]], expected.logprobs[scored], rtol=1e-9, atol=1e-9)
+    assert not found[~tensors["scored"][0]].any()
     expected_gradients = gradients(model, expected.logprobs.sum())
     # Gemma's norms are in float32.
     scale = max(float(gradient.abs().max()) for gradient in expected_gradients) * (

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from assay.base.digest import sha256_of_file
 from assay.base.errors import AssayError, ConfigError, DamagedDataError
-from assay.models.causal import build_causal, load_causal
+from assay.models.causal import build_causal, build_decoder, load_causal
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import PretrainedEncoderConfig
 from assay.models.pretrained import CAUSAL, check_pretrained, load_pretrained
@@ -149,7 +149,7 @@ def test_intact_folders_are_loaded_with_all_of_their_weights(tmp_path, architect
     folder = new_folder(tmp_path, architecture, **sizes)
     stored = load_file(folder / WEIGHTS)
     check_pretrained(CAUSAL, folder)
-    for network in (build_causal(config(folder)), build_causal(config(folder), with_head=False)):
+    for network in (build_causal(config(folder)), build_decoder(config(folder))[0]):
         own = network.state_dict()
         assert all(
             torch.equal(tensor, stored.get(name, stored.get(f"{network.base_model_prefix}.{name}", tensor)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from assay.base.errors import ConfigError
-from assay.models.causal import build_causal
+from assay.models.causal import build_causal, build_decoder
 from assay.models.causal_config import (
     PACKS,
     Architecture,
@@ -151,7 +151,7 @@ def test_a_saved_folder_has_the_same_scores(tmp_path: Path) -> None:
 def test_states_come_without_a_head_too() -> None:
     config = NewCausalConfig(**SMALL)
     torch.manual_seed(0)
-    decoder = build_causal(config, with_head=False)
+    decoder = build_decoder(config)[0]
     assert hidden_states(decoder, rows(8)[0][None]).shape == (1, 8, 16)
     assert not any("lm_head" in name for name, _ in decoder.named_parameters())
 

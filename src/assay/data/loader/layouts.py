@@ -23,6 +23,14 @@ from assay.base.seeds import derive_key, keyed_order, mix64
 from assay.base.shapes import Bool, Float64, Int, Int32, Int64, Shaped, UInt64
 from assay.data.loader.config import BucketedLayout, LineLayout, PackedLayout, PaddedLayout
 
+RowIds = UInt64[np.ndarray, "row"]
+Lengths = Int32[np.ndarray, "row"]
+Present = Bool[np.ndarray, "row"]
+"""False for damaged rows."""
+Rows = Int[np.ndarray, "chosen"]
+"""Indices of some rows, in an order."""
+Boundaries = Int64[np.ndarray, "boundary"]
+
 
 class Piece(NamedTuple):
     """One micro-batch: the rows `order[start:stop]` of an arrangement."""
@@ -36,7 +44,7 @@ class Piece(NamedTuple):
 class Arrangement(NamedTuple):
     """The order in which a window's rows are served, and how it is cut."""
 
-    order: Int[np.ndarray, "present"]
+    order: Rows
     """Row indices; every row that is present occurs once."""
     steps: list[tuple[Piece, ...]]
     """Micro-batches of each step; together they cover `order` from front to back."""
@@ -61,9 +69,9 @@ class WindowKeys(NamedTuple):
 
 
 def arrange(
-    row_ids: UInt64[np.ndarray, "row"],
-    lengths: Int32[np.ndarray, "row"],
-    present: Bool[np.ndarray, "row"],
+    row_ids: RowIds,
+    lengths: Lengths,
+    present: Present,
     layout: PaddedLayout | BucketedLayout | PackedLayout | LineLayout,
     keys: WindowKeys,
     *,
@@ -98,8 +106,8 @@ def arrange(
 
 
 def _jittered(
-    lengths: Int32[np.ndarray, "row"], row_ids: UInt64[np.ndarray, "row"], jitter: float, keys: WindowKeys
-) -> Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"]:
+    lengths: Lengths, row_ids: RowIds, jitter: float, keys: WindowKeys
+) -> Lengths | Float64[np.ndarray, "row"]:
     if not jitter:
         return lengths
     share = (mix64(row_ids ^ np.uint64(keys.of_lengths())) >> np.uint64(32)).astype(np.float64) / 2**31
@@ -108,11 +116,8 @@ def _jittered(
 
 
 def _bucketed(
-    shuffled: Int[np.ndarray, "row"],
-    lengths: Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"],
-    keys: WindowKeys,
-    step_rows: Sequence[int],
-) -> tuple[Int[np.ndarray, "row"], Int64[np.ndarray, "boundary"]]:
+    shuffled: Rows, lengths: Lengths | Float64[np.ndarray, "row"], keys: WindowKeys, step_rows: Sequence[int]
+) -> tuple[Rows, Boundaries]:
     """Order rows by step; the rows of a step are one slice of the rows sorted by length."""
     by_length = shuffled[np.argsort(_sortable(lengths[shuffled]), kind="stable")]
     # The same order for all lanes, so that in each step all ranks have rows of about the same length.
@@ -130,12 +135,7 @@ def _sortable(lengths: Shaped[np.ndarray, "row"]) -> Shaped[np.ndarray, "row"]:
     return lengths.astype(np.uint16) if fits else lengths
 
 
-def _with_lengths_for_damaged(
-    lengths: Int32[np.ndarray, "row"],
-    present: Bool[np.ndarray, "row"],
-    row_ids: UInt64[np.ndarray, "row"],
-    keys: WindowKeys,
-) -> Int32[np.ndarray, "row"]:
+def _with_lengths_for_damaged(lengths: Lengths, present: Present, row_ids: RowIds, keys: WindowKeys) -> Lengths:
     """Give each damaged row the length of a hashed intact row, so that damage shortens all steps equally."""
     intact = lengths[present]
     if len(intact) in (0, len(lengths)):
@@ -146,12 +146,7 @@ def _with_lengths_for_damaged(
     return filled
 
 
-def _within_budget(
-    order: Int[np.ndarray, "present"],
-    lengths: Int32[np.ndarray, "row"],
-    boundaries: Int64[np.ndarray, "boundary"],
-    max_tokens: int,
-) -> Arrangement:
+def _within_budget(order: Rows, lengths: Lengths, boundaries: Boundaries, max_tokens: int) -> Arrangement:
     """Sort each step's rows by falling length, and cut where the padded tokens would exceed the budget."""
     step_of_row = np.repeat(np.arange(len(boundaries) - 1), np.diff(boundaries))
     order = order[np.lexsort((-lengths[order].astype(np.int64), step_of_row))]
@@ -167,12 +162,7 @@ def _within_budget(
 
 
 def _packed_steps(
-    rows: Int[np.ndarray, "present"],
-    lengths: Int32[np.ndarray, "row"],
-    sequence_tokens: int,
-    keys: WindowKeys,
-    num_steps: int,
-    max_rows: int | None = None,
+    rows: Rows, lengths: Lengths, sequence_tokens: int, keys: WindowKeys, num_steps: int, max_rows: int | None = None
 ) -> list[list[Int[np.ndarray, "_"]]]:
     """Return the packed sequences of each step, in numbers as equal as possible; no step is empty if avoidable."""
     sequences = pack(rows, lengths, sequence_tokens, max_rows)
@@ -183,12 +173,7 @@ def _packed_steps(
     return [pack(rows[step::num_steps], lengths, sequence_tokens, max_rows) for step in range(num_steps)]
 
 
-def pack(
-    rows: Int[np.ndarray, "packed"],
-    lengths: Int32[np.ndarray, "row"],
-    sequence_tokens: int,
-    max_rows: int | None = None,
-) -> list[Int[np.ndarray, "_"]]:
+def pack(rows: Rows, lengths: Lengths, sequence_tokens: int, max_rows: int | None = None) -> list[Int[np.ndarray, "_"]]:
     """Pack rows by best-fit decreasing: longest row first, into the sequence with the least sufficient space.
 
     No row may be longer than a sequence. Ties follow the order of `rows`. Uses at most 11/9 of the optimal number
@@ -229,11 +214,11 @@ def _pieces(start: int, stop: int) -> tuple[Piece, ...]:
     return (Piece(start, stop),) if stop > start else ()
 
 
-def _boundaries(sizes: Sequence[int] | Bool[np.ndarray, "size"]) -> Int64[np.ndarray, "boundary"]:
+def _boundaries(sizes: Sequence[int] | Bool[np.ndarray, "size"]) -> Boundaries:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _pairs(boundaries: Int64[np.ndarray, "boundary"]) -> list[tuple[int, int]]:
+def _pairs(boundaries: Boundaries) -> list[tuple[int, int]]:
     return list(itertools.pairwise(boundaries.tolist()))
 
 

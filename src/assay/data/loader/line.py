@@ -29,15 +29,18 @@ class LineShape(NamedTuple):
     """Sequences of each row: two if rows are pairs."""
 
     @property
+    def num_slots(self) -> int:
+        """Most sequences of a line, each of which has a slot in arrays with an entry for each sequence."""
+        return self.rows * self.sequences
+
+    @property
     def num_borders(self) -> int:
         """Borders of all sequences, and of the blank rest, cut to `row_tokens`."""
-        return self.rows * self.sequences + -(-self.tokens // self.row_tokens) + 1
+        return self.num_slots + -(-self.tokens // self.row_tokens) + 1
 
 
 def line_arrays(
-    input_ids: Int[np.ndarray, "sequence token"],
-    lengths: Int[np.ndarray, "sequence"],
-    line: LineShape,
+    input_ids: Int[np.ndarray, "sequence token"], lengths: Int[np.ndarray, "sequence"], line: LineShape
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Return padded sequences as a line: `input_ids` and `position_ids` [1, token], `borders` [border], and
     `longest_row`, an empty array with `row_tokens` entries, whose shape tells attention the longest row."""
@@ -64,10 +67,11 @@ def scored_arrays(
     scored: Bool[np.ndarray, "sequence target"],
     line: LineShape,
     *,
-    labels: Int[np.ndarray, "sequence"] | None = None,
+    slots: Int[np.ndarray, "sequence"] | None = None,
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Return what the head computes of a line: `targets`, `scored` [place], and `indices` unless they are the whole
-    line; with `labels`, also `row_of` [place], the label of the place's sequence.
+    """Return `line_arrays` with what the head computes of the line: `targets` [place], `scored` [1, place], and
+    `indices` unless they are the whole line; with `slots`, one for each sequence, also `row_of` [place], the slot of
+    the place's sequence, and `num_scored` [slot].
 
     `scored` [sequence, token - 1] marks the tokens that are scored, except first ones. Scored indices come first, in
     the order of the line; the others are distinct, and `scored` is False there.
@@ -78,15 +82,25 @@ def scored_arrays(
     is_scored, targets = np.zeros(line.tokens, bool), np.zeros(line.tokens, np.int64)
     is_scored[:num_tokens] = predicts[mask]
     targets[:num_tokens] = np.roll(input_ids[mask], -1)
-    arrays = {"targets": targets, "scored": is_scored}
-    if labels is not None:
-        arrays["row_of"] = np.zeros(line.tokens, np.int64)
-        arrays["row_of"][:num_tokens] = np.repeat(labels, lengths)
+    entries, others = {"targets": targets, "scored": is_scored}, line_arrays(input_ids, lengths, line)
+    if slots is not None:
+        entries["row_of"] = np.zeros(line.tokens, np.int64)
+        entries["row_of"][:num_tokens] = np.repeat(slots, lengths)
+        others["num_scored"] = in_slots(scored.sum(axis=1), slots, line.num_slots)
     half = line.tokens // 2
-    if is_scored.sum() > half:
-        return arrays
-    indices = distinct_indices(np.flatnonzero(is_scored), half, line)
-    return {**{name: array[indices] for name, array in arrays.items()}, "indices": indices}
+    if is_scored.sum() <= half:
+        others["indices"] = distinct_indices(np.flatnonzero(is_scored), half, line)
+        entries = {name: array[others["indices"]] for name, array in entries.items()}
+    return {**others, **entries, "scored": entries["scored"][None]}
+
+
+def in_slots(
+    values: Shaped[np.ndarray, "sequence"], slots: Int[np.ndarray, "sequence"], size: int
+) -> Shaped[np.ndarray, "slot"]:
+    """Return an array of `size` with the values in their slots, and zeros elsewhere."""
+    found = np.zeros(size, values.dtype)
+    found[slots] = values
+    return found
 
 
 def distinct_indices(indices: Int64[np.ndarray, "given"], count: int, line: LineShape) -> Int64[np.ndarray, "place"]:

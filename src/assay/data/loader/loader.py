@@ -19,11 +19,11 @@ import numpy as np
 
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.base.seeds import derive_key
-from assay.base.shapes import Bool, Int32, Int64, UInt64
+from assay.base.shapes import Int64
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LineLayout, LoaderConfig, PackedLayout, PaddedLayout
-from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
+from assay.data.loader.layouts import Arrangement, Lengths, Present, RowIds, WindowKeys, arrange
 from assay.data.loader.line import LineShape
 from assay.data.loader.order import EpochOrder, Geometry, Span, WindowIndex
 from assay.data.loader.receipts import Receipt, receipt
@@ -111,13 +111,13 @@ class Loader:
     def spans(self, index: WindowIndex, lane: int) -> list[Span]:
         return self.order(index.epoch).spans(*self._geometry.window_range(lane, index.window))
 
-    def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
+    def rows_of_window(self, epoch: int, lane: int, window: int) -> RowIds:
         """Return the ids of all rows of a window, slice by slice; reads no data."""
         slices = self._geometry.slices_of_window(window)
         ids = [self._segments(WindowIndex(epoch, segment), lane)[number] for segment, number in slices]
         return np.concatenate(ids)
 
-    def _rows_by_slice(self, index: WindowIndex, lane: int) -> list[UInt64[np.ndarray, "row"]]:
+    def _rows_by_slice(self, index: WindowIndex, lane: int) -> list[RowIds]:
         ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in self.spans(index, lane)]
         rows = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
         numbers = self.slice_indices(index, lane)
@@ -136,7 +136,7 @@ class Loader:
     def _slices_key(self, epoch: int) -> int:
         return derive_key(self.config.seed, "portions", epoch)
 
-    def rows_of_steps(self, epoch: int, lane: int, window: int) -> list[UInt64[np.ndarray, "row"]] | None:
+    def rows_of_steps(self, epoch: int, lane: int, window: int) -> list[RowIds] | None:
         """Return the row ids of each step of a window, damaged rows included; None if the layout depends on
         row lengths."""
         if not isinstance(self.config.layout, PaddedLayout):
@@ -153,10 +153,7 @@ class Loader:
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
         return {
             lane: LaneWindows(
-                groups,
-                self._geometry,
-                partial(self.spans, lane=lane),
-                partial(self.slice_indices, lane=lane),
+                groups, self._geometry, partial(self.spans, lane=lane), partial(self.slice_indices, lane=lane)
             )
             for lane in lanes
         }
@@ -179,7 +176,7 @@ class Loader:
         arrangement = self.arrange(rows.row_ids, lengths, rows.present, index, lane)
         return Window(rows, arrangement, sequence_tokens=sequence_tokens, line=self.line)
 
-    def lengths(self, rows: WindowRows) -> Int32[np.ndarray, "row"]:
+    def lengths(self, rows: WindowRows) -> Lengths:
         """Return the lengths by which rows are arranged: a line holds both sequences of a pair."""
         return rows.lengths if self.line is None else rows.total_lengths
 
@@ -194,12 +191,7 @@ class Loader:
         return LineShape(layout.tokens, rows, layout.longest_row, num_sequences)
 
     def arrange(
-        self,
-        row_ids: UInt64[np.ndarray, "row"],
-        lengths: Int32[np.ndarray, "row"],
-        present: Bool[np.ndarray, "row"],
-        index: WindowIndex,
-        lane: int,
+        self, row_ids: RowIds, lengths: Lengths, present: Present, index: WindowIndex, lane: int
     ) -> Arrangement:
         budget = self.config.max_micro_batch_tokens
         return arrange(
@@ -325,7 +317,7 @@ def _check_no_new_damage(rows: WindowRows, skipped: Collection[int]) -> None:
             )
 
 
-def _check_row_lengths(rows: WindowRows, lengths: Int32[np.ndarray, "row"], most: int, key: str) -> None:
+def _check_row_lengths(rows: WindowRows, lengths: Lengths, most: int, key: str) -> None:
     longest = int(lengths.max(initial=0))
     if longest > most:
         row = int(rows.row_ids[int(lengths.argmax())])

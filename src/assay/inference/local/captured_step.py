@@ -7,97 +7,67 @@ tile's arrays, the cache's pages, and the weights as they were when it was captu
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from assay.models.graph_capture import GraphCapture, num_waits, recorded_waits
-
-Result = TypeVar("Result")
-_PLAIN_STEPS = 2
-"""Steps of a size that run as written first: they compile kernels and allocate what lasts."""
+from assay.models.graph_capture import Capture, NotCapturedError, Replay
 
 
-class CapturedStep(Generic[Result]):
-    """Runs a step; on a GPU it is captured once for each number of rows."""
+class CapturedStep:
+    """Runs a step. For each number of rows, the first call is plain, to compile kernels; the second is captured."""
 
-    def __init__(self, step: Callable[[], Result], capture: GraphCapture | None) -> None:
-        """`capture`: None on a CPU, where a replay is a plain call."""
+    def __init__(self, step: Callable[[], object], capture: Capture) -> None:
         self._step = step
-        self._capture = capture
-        self._num_plain: dict[int, int] = {}
-        self._replays: dict[int, Callable[[], Result]] = {}
+        self._capture: Capture | None = capture
+        self._replays: dict[int, Replay | None] = {}
 
-    def run(self, rows: int) -> Result:
-        if rows in self._replays:
-            return self._replays[rows]()
-        done = self._num_plain.get(rows, 0)
-        if done < _PLAIN_STEPS:
-            self._num_plain[rows] = done + 1
-            return self._watched() if done and self._capture is not None else self._step()
-        self._replays[rows] = self._step if self._capture is None else self._captured(self._capture)
-        return self._replays[rows]()
+    def run(self, rows: int) -> None:
+        if replay := self._replays.get(rows):
+            replay()
+        elif rows in self._replays and self._capture is not None:
+            self._replays[rows] = self._captured(self._capture)
+        else:
+            self._replays[rows] = None
+            self._step()
 
-    def _watched(self) -> Result:
-        """Run a plain step; if it makes the host wait, no step is captured: a failed capture damages the allocator."""
-        with recorded_waits() as caught:
-            result = self._step()
-        if num_waits(caught):
-            self._capture = None
-            _warn_of_plain_steps("the host waits for a value of the GPU")
-        return result
-
-    def _captured(self, capture: GraphCapture) -> Callable[[], Result]:
+    def _captured(self, capture: Capture) -> Replay:
+        """Run the step and capture it; if that fails, no further step is captured."""
         try:
-            result, graph = capture.capture(self._step)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            _warn_of_plain_steps(str(error).partition("\n")[0])
+            return capture(self._step)
+        except NotCapturedError as error:
+            self._capture = None
+            warnings.warn(
+                f"Decode steps are not captured as CUDA graphs: {error}. Rollouts are the same, but the host starts "
+                "each kernel, which is several times as slow (docs/gpu.md).",
+                RuntimeWarning,
+                stacklevel=2,
+            )
             return self._step
 
-        def replay() -> Result:
-            graph.replay()
-            return result
-
-        return replay
-
-
-def _warn_of_plain_steps(reason: str) -> None:
-    warnings.warn(
-        f"Decode steps are not captured as CUDA graphs: {reason}. Rollouts are the same, but the host starts each "
-        "kernel, which is several times as slow (docs/gpu.md).",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-
 
 @contextmanager
-def without_cached_casts(kind: str) -> Iterator[None]:
-    """Keep autocast from using a cast that was made outside of a graph, in the device type's current precision."""
-    is_cast = torch.is_autocast_enabled(kind)
-    with torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=is_cast, cache_enabled=False):
-        yield
+def decode_weights(network: Any) -> Iterator[None]:
+    """Replace weights of matrix products by copies in autocast's type on a GPU: autocast casts them at each step.
 
-
-@contextmanager
-def compute_copies(network: Any) -> Iterator[None]:
-    """Replace weights of matrix products by copies in autocast's type on a GPU: autocast casts them at each step."""
-    weights = _cast_weights(network)
+    Other casts are not cached: a graph must not read one that was made outside of it.
+    """
+    weights, kind = _cast_weights(network), next(network.parameters()).device.type
+    dtype, is_cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
     try:
         for module, name, weight in weights:
-            dtype = torch.get_autocast_dtype(weight.device.type)
             module._parameters[name] = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
-        yield
+        with torch.autocast(kind, dtype, enabled=is_cast, cache_enabled=False):
+            yield
     finally:
         for module, name, weight in weights:
             module._parameters[name] = weight
 
 
 def bytes_of_copies(network: Any) -> int:
-    """Return the memory of `compute_copies`."""
+    """Return the memory of the copies of `decode_weights`."""
     weights = _cast_weights(network)
     return sum(weight.numel() * torch.get_autocast_dtype(weight.device.type).itemsize for _, _, weight in weights)
 

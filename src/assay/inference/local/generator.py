@@ -32,11 +32,12 @@ from transformers.cache_utils import DynamicCache
 from assay.base.errors import ConfigError
 from assay.base.seeds import mix64
 from assay.base.shapes import Float, Int64
-from assay.inference.local.captured_step import CapturedStep, bytes_of_copies, compute_copies, without_cached_casts
+from assay.inference.local.captured_step import CapturedStep, bytes_of_copies, decode_weights
 from assay.inference.local.decode_batch import DecodeTile, PromptQueue, groups_of
 from assay.inference.local.memory import (
     GPU_SLOTS,
     GPU_TILES,
+    MAX_CACHE_BYTES,
     PREFILL_TOKENS,
     SLOTS,
     SMALLEST_TILE,
@@ -90,15 +91,16 @@ class DrawObserver(Protocol):
     """Observes sampling without changing it."""
 
     def drew(
-        self,
-        prompts: Int64[np.ndarray, "row"],
-        logits: Float[Tensor, "row entry"],
-        tokens: Int64[Tensor, "row"],
+        self, prompts: Int64[np.ndarray, "row"], logits: Float[Tensor, "row entry"], tokens: Int64[Tensor, "row"]
     ) -> None:
         """Called for each step's tokens; -1 in place of a prompt marks a blank row."""
         ...
 
     def ended(self, prompt: int, rollout: Rollout) -> None: ...
+
+
+Drawn = tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"]]
+"""Logits of a step, and the tokens that were sampled."""
 
 
 class DecodeMode(NamedTuple):
@@ -188,9 +190,8 @@ class Generator:
         decode_groups, self.cost = self._decode_groups(prompts, params), Cost()
         found: dict[int, Rollout] = {}
         for members, rows in decode_groups:
-            decoded = self._decoded(
-                [prompts[member] for member in members], params, ends, is_stopping, observer, members, rows=rows
-            )
+            own = [prompts[member] for member in members]
+            decoded = self._decoded(own, params, ends, is_stopping, observer, members, rows=rows)
             found |= zip(members.tolist(), decoded, strict=True)
         return [found[index] for index in range(len(prompts))]
 
@@ -238,23 +239,23 @@ class Generator:
 
     def _probe_invariance(self) -> BatchInvariance:
         """Test whether prompts have the same bits alone and in batches, of any size or of a fixed one."""
-        params, lengths = SamplingParams(temperature=1.0, max_tokens=_PROBE_TOKENS), self._probe_lengths
-        sizes = self._sizes
+        params, sizes = SamplingParams(temperature=1.0, max_tokens=_PROBE_TOKENS), self._sizes
+        lengths = self._probe_lengths
         words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
-        batch_invariance = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(sizes[-1])]
+        prompts = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(sizes[-1])]
         no_ends = Ends((), self._vocab_size)
 
         def last_two(size: int, rows: int | None) -> list[Rollout]:
-            return self._decoded(batch_invariance[-size:], params, no_ends, rows=rows)[-2:]
+            return self._decoded(prompts[-size:], params, no_ends, rows=rows)[-2:]
 
         def alone(rows: int | None) -> list[Rollout]:
-            return [self._decoded([prompt], params, no_ends, rows=rows)[0] for prompt in batch_invariance[-2:]]
+            return [self._decoded([prompt], params, no_ends, rows=rows)[0] for prompt in prompts[-2:]]
 
         separately = alone(None)
         if all(_are_same(last_two(size, None), separately) for size in sizes):
             return BatchInvariance.ANY_SIZE
-        of_one = [size for size in sizes if size <= self._size_for(self._probe_positions)]
-        is_so = all(_are_same(last_two(size, size), alone(size)) for size in of_one)
+        fixed = [size for size in sizes if size <= self._size_for(0)]
+        is_so = all(_are_same(last_two(size, size), alone(size)) for size in fixed)
         return BatchInvariance.FIXED_SIZE if is_so else BatchInvariance.GROUP_ONLY
 
     @property
@@ -262,26 +263,25 @@ class Generator:
         room = longest_sequence(self._network.config) - _PROBE_TOKENS
         return [max(1, min(length, room)) for length in _PROBE_LENGTHS]
 
-    @property
-    def _probe_positions(self) -> int:
-        return max(self._probe_lengths) - 1 + _PROBE_TOKENS
-
     def _size_for(self, positions: int) -> int:
-        """Return the rows of a fixed-size tile for the longest sequence of its prompts."""
+        """Return the rows of a fixed-size tile for the longest sequence of its prompts, and for the probe's."""
         if self._device.type == "cpu":
             return SMALLEST_TILE
-        return self._affordable_slots(max(positions, self._probe_positions))
-
-    def _groups_at_once(self, rows: int, prompts: Sequence[Prompt]) -> int:
-        """Groups that are prefilled together, some in advance."""
-        if self._device.type == "cpu":
-            return rows
-        return min(rows, max(SMALLEST_TILE, PREFILL_TOKENS // padded(max(len(prompt.tokens) for prompt in prompts))))
+        return self._affordable_slots(max(positions, max(self._probe_lengths) - 1 + _PROBE_TOKENS))
 
     @property
     def _prefilled_at_once(self) -> int:
         """Prompts of one prefill pass of fixed size."""
         return 1 if self._device.type == "cpu" else SMALLEST_TILE
+
+    def _queue(self, prompts: Sequence[Prompt], tile_rows: int, *, is_fixed: bool) -> PromptQueue:
+        """Return the queue of the prompts; a GPU prefills as many groups in advance as keep it busy."""
+        at_once = tile_rows
+        if self._device.type != "cpu":
+            fitting = PREFILL_TOKENS // padded(max(len(prompt.tokens) for prompt in prompts))
+            at_once = min(tile_rows, max(SMALLEST_TILE, fitting))
+        prefill = partial(self._prefixes, most=self._prefilled_at_once) if is_fixed else self._prefixes
+        return PromptQueue(prompts, prefill, at_once=at_once)
 
     @torch.no_grad()
     def _decoded(
@@ -302,10 +302,10 @@ class Generator:
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
         tile = self._tile(prompts, params, ends, rows, is_observed=observer is not None)
         self.cost.tile_rows = max(self.cost.tile_rows, tile.rows)
-        prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
-        waiting = PromptQueue(prompts, prefill, at_once=self._groups_at_once(tile.rows, prompts))
+        waiting = self._queue(prompts, tile.rows, is_fixed=rows is not None)
+        members = np.arange(len(prompts)) if members is None else members
         rollouts: dict[int, Rollout] = {}
-        with _in_evaluation(self._network), compute_copies(self._network), without_cached_casts(self._device.type):
+        with _in_evaluation(self._network), decode_weights(self._network):
             mode, step = self._mode, self._runner(tile, params, is_observed=observer is not None)
             while len(rollouts) < len(prompts):
                 if is_stopping():
@@ -317,14 +317,14 @@ class Generator:
                 tile.blank_stale()
                 for _ in range(min(tile.steps_left, 1 if observer else mode.steps(tile.rows))):
                     self.cost.num_rows += tile.rows
-                    logits, tokens = step()
+                    drawn = step()
                     tile.stepped()
-                    if observer is not None and members is not None:
+                    if observer is not None and drawn is not None:
                         of_rows = tile.prompt[: tile.rows]
-                        observer.drew(np.where(of_rows < 0, of_rows, members[of_rows]), logits, tokens)
+                        observer.drew(np.where(of_rows < 0, of_rows, members[of_rows]), *drawn)
                 for index, rollout in tile.look().items():
                     rollouts[index] = rollout
-                    if observer is not None and members is not None:
+                    if observer is not None:
                         observer.ended(int(members[index]), rollout)
         self.cost.num_tokens += sum(len(rollout.tokens) for rollout in rollouts.values())
         self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
@@ -347,16 +347,13 @@ class Generator:
         )
         return DecodeTile(cache, params.max_tokens, ends, sizes, looks_lag=self._mode.looks_lag and not is_observed)
 
-    def _runner(
-        self, tile: DecodeTile, params: SamplingParams, *, is_observed: bool
-    ) -> Callable[[], tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"]]]:
-        """Return the step of the tile, captured if that is possible: who observes wants logits of each step."""
-        step, device = partial(self._step, tile, params), tile.cache.table.device
-        is_plain = device.type == "cuda" and tile.cache.kernel is None
-        if is_observed or is_plain or not self._mode.is_captured or params.top_p < 1 or params.top_k is not None:
+    def _runner(self, tile: DecodeTile, params: SamplingParams, *, is_observed: bool) -> Callable[[], Drawn | None]:
+        """Return the step of the tile, captured if that is possible: an observer needs the result of each step."""
+        step, is_whole = partial(self._step, tile, params), params.top_p == 1 and params.top_k is None
+        has_kernel = self._device.type == "cuda" and tile.cache.kernel is not None
+        if is_observed or not (self._mode.is_captured and has_kernel and is_whole):
             return step
-        if device.type == "cuda" and self._capture is None:
-            self._capture = GraphCapture()
+        self._capture = self._capture or GraphCapture()
         captured = CapturedStep(step, self._capture)
         return lambda: captured.run(tile.rows)
 
@@ -396,31 +393,26 @@ class Generator:
         return paged_attention
 
     def _affordable_slots(self, positions: int) -> int:
-        device = self._device
-        if device.type == "cpu":
-            return affordable_slots(self._sizes, self._bytes_of_slot(positions, self._network.dtype.itemsize))
-        return affordable_slots(
-            self._sizes, self._bytes_of_slot(positions, self._product_dtype.itemsize), _memory_of(device) // 8
-        )
+        # A GPU's whole memory counts: what is free depends on the process's history, and a tile's size must not.
+        is_on_cpu = self._device.type == "cpu"
+        most = MAX_CACHE_BYTES if is_on_cpu else torch.cuda.get_device_properties(self._device).total_memory // 8
+        return affordable_slots(self._sizes, self._bytes_of_slot(positions), most)
 
-    def _bytes_of_slot(self, positions: int, itemsize: int) -> int:
-        config = self._network.config
+    def _bytes_of_slot(self, positions: int) -> int:
+        config, page_size = self._network.config, self._mode.page_size
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        page_size = self._mode.page_size
         held = padded(positions) if page_size is None else -(-positions // page_size) * page_size
+        itemsize = (self._network.dtype if self._device.type == "cpu" else self._product_dtype).itemsize
         return int(2 * config.num_hidden_layers * heads * width * held * itemsize)
 
     def _check_memory(self, rows: int, positions: int) -> None:
         """Raise `ConfigError` if the GPU has no room for the tile."""
         if self._device.type != "cpu":
-            of_slot = self._bytes_of_slot(positions, self._product_dtype.itemsize)
-            copies = bytes_of_copies(self._network)
-            check_room(copies + tile_bytes(rows, of_slot, self._vocab_size), _free_bytes(self._device), rows, positions)
+            needed = tile_bytes(rows, self._bytes_of_slot(positions), self._vocab_size)
+            check_room(bytes_of_copies(self._network) + needed, _free_bytes(self._device), rows, positions)
 
-    def _step(
-        self, tile: DecodeTile, params: SamplingParams
-    ) -> tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"]]:
+    def _step(self, tile: DecodeTile, params: SamplingParams) -> Drawn:
         """Sample a token of each slot of the tile; return its logits and tokens. The host waits for nothing."""
         cache, network = tile.cache, self._network
         width = 0 if cache.kernel else tile.width
@@ -485,11 +477,6 @@ def _in_evaluation(network: Any) -> Iterator[None]:
         yield
     finally:
         network.train(was_training)
-
-
-def _memory_of(device: torch.device) -> int:
-    """Return the GPU's whole memory: what is free depends on the process's history, and a tile's size must not."""
-    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -35,14 +35,6 @@ def padded(num_positions: int) -> int:
     return max(WIDTH_MULTIPLE, -(-num_positions // WIDTH_MULTIPLE) * WIDTH_MULTIPLE)
 
 
-def tile_rows(num_rows: int) -> int:
-    """Return the rows of the smallest tile that fits."""
-    rows = SMALLEST_TILE
-    while rows < num_rows:
-        rows *= 2
-    return rows
-
-
 def tile_sizes(most: int) -> list[int]:
     """Return the rows of each tile size up to `most`."""
     return [SMALLEST_TILE << power for power in range((most // SMALLEST_TILE).bit_length())]
@@ -81,8 +73,8 @@ def sampling_numbers(
     `longest` tokens, are generated."""
     numbers_per_position = 2 * decoder.num_layers * decoder.kv_size
     numbers_per_slot = numbers_per_position * padded(longest - 1 + max_tokens)
-    affordable = affordable_slots(tile_sizes(SLOTS), _FLOAT_BYTES * numbers_per_slot)
-    slots = min(tile_rows(prompts * samples), affordable)
+    sizes = tile_sizes(SLOTS)
+    slots = min(smallest_of(sizes, prompts * samples), affordable_slots(sizes, _FLOAT_BYTES * numbers_per_slot))
     waiting, width = min(prompts, slots), padded(longest - 1)
     prefilled = min(waiting * width, PREFILL_TOKENS) * (6 * decoder.hidden_size + 3 * decoder.intermediate_size)
     return (

@@ -80,12 +80,7 @@ class Ends:
     """The ends of a completion before `max_tokens`: end tokens and stop strings."""
 
     def __init__(
-        self,
-        ends: Collection[int],
-        vocab_size: int,
-        *,
-        stops: Sequence[str] = (),
-        tokenizer: Tokenizer | None = None,
+        self, ends: Collection[int], vocab_size: int, *, stops: Sequence[str] = (), tokenizer: Tokenizer | None = None
     ) -> None:
         self.is_end: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
         self.is_end[[token for token in ends if token < vocab_size]] = True

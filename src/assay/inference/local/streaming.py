@@ -117,10 +117,7 @@ class TokenStreamer:
         self._choices: dict[int, _Choice] = defaultdict(_Choice)
 
     def drew(
-        self,
-        prompts: Int64[np.ndarray, "row"],
-        logits: Float[Tensor, "row entry"],
-        tokens: Int64[Tensor, "row"],
+        self, prompts: Int64[np.ndarray, "row"], logits: Float[Tensor, "row entry"], tokens: Int64[Tensor, "row"]
     ) -> None:
         rows = np.flatnonzero(prompts >= 0).tolist()
         sampled = tokens.cpu().tolist()

@@ -13,14 +13,19 @@ from assay.base.shapes import Bool, Float, Int
 from assay.models.determinism import distinct_writes
 from assay.models.kernels.triton_use import runs_triton
 
+Logits = Float[Tensor, "token entry"]
+Bias = Float[Tensor, "entry"] | None
+Targets = Int[Tensor, "token"]
+OfTokens = Float[Tensor, "token"]
+
 
 class LogitScores(NamedTuple):
     """What a chunk's logits say of its targets, one entry for each token."""
 
-    logprobs: Float[Tensor, "token"]
-    entropies: Float[Tensor, "token"]
+    logprobs: OfTokens
+    entropies: OfTokens
     is_argmax: Bool[Tensor, "token"]
-    log_totals: Float[Tensor, "token"]
+    log_totals: OfTokens
     """Logarithm of the sum of exp(logit)."""
 
     @classmethod
@@ -39,17 +44,12 @@ def uses_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype != torch.float64 and runs_triton(device)
 
 
-def score_logits(
-    logits: Float[Tensor, "token entry"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int[Tensor, "token"],
-    scores: LogitScores,
-) -> None:
+def score_logits(logits: Logits, bias: Bias, targets: Targets, scores: LogitScores) -> None:
     """Write the targets' scores; `bias` is added to the logits in float32. The logits' memory may be reused."""
     if uses_kernel(logits.device, logits.dtype):
-        from assay.models.kernels.logits_kernel import score_in_place  # imports triton
+        from assay.models.kernels.logits_kernel import score_rows  # imports triton
 
-        score_in_place(logits, bias, targets, scores)
+        score_rows(logits, bias, targets, scores)
         return
     logits = _with_bias(logits, bias)
     highest = logits.amax(dim=-1)
@@ -65,14 +65,9 @@ def score_logits(
 
 
 def logit_gradients(
-    logits: Float[Tensor, "token entry"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int[Tensor, "token"],
-    log_totals: Float[Tensor, "token"],
-    entropies: Float[Tensor, "token"],
-    grad_logprobs: Float[Tensor, "token"],
-    grad_entropies: Float[Tensor, "token"] | None,
-) -> Float[Tensor, "token entry"]:
+    logits: Logits, bias: Bias, targets: Targets, log_totals: OfTokens, entropies: OfTokens, grad_logprobs: OfTokens,
+    grad_entropies: OfTokens | None,
+) -> Logits:  # fmt: skip
     """Return the gradient of the logits, in their memory or in new one, given those of the scores."""
     if uses_kernel(logits.device, logits.dtype):
         from assay.models.kernels.logits_kernel import replace_by_gradient  # imports triton
@@ -89,9 +84,7 @@ def logit_gradients(
         return gradients.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
 
 
-def _with_bias(
-    logits: Float[Tensor, "token entry"], bias: Float[Tensor, "entry"] | None
-) -> Float[Tensor, "token entry"]:
+def _with_bias(logits: Logits, bias: Bias) -> Logits:
     """Return the logits at least in float32, with their bias; in their own memory if they are so already."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits if bias is None else logits + bias

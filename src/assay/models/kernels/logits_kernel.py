@@ -12,66 +12,57 @@ normalizer calculation for softmax", with a second sum for the entropy):
     log p(target) = x[target] - m - log s           entropy = log s - t / s
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from assay.base.shapes import Float, Float32, Int64
-from assay.models.kernels.logits import LogitScores
+from assay.base.shapes import Float, Float32, Int64, Shaped
 
+Logits = Float[Tensor, "token entry"]
+Bias = Float[Tensor, "entry"] | None
+Targets = Int64[Tensor, "token"]
+OfTokens = Float32[Tensor, "token"]
 MAX_BLOCK = 4096
 """Entries that a program holds at once: 16 for each of the 256 threads of 8 warps."""
 
 
-def score_in_place(
-    logits: Float[Tensor, "token entry"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int64[Tensor, "token"],
-    scores: LogitScores,
-    grad_logprobs: Float32[Tensor, "token"] | None = None,
+def score_rows(
+    logits: Logits,
+    bias: Bias,
+    targets: Targets,
+    scores: Sequence[Shaped[Tensor, "token"]],
+    grad_logprobs: OfTokens | None = None,
 ) -> None:
-    """Write the targets' scores; with `grad_logprobs` also the logits' gradient over them, in the same launch."""
-    _launch(logits, bias, targets, *scores, grad_logprobs, SCORES=True, GRADIENT=grad_logprobs is not None)
+    """Write the targets' logprobs, entropies, whether they are the argmax, and the logarithms of the totals.
+
+    With `grad_logprobs`, write the logits' gradient over them in the same launch.
+    """
+    _launch(logits, bias, targets, *scores, grad_logprobs, None, SCORES=True, GRADIENT=grad_logprobs is not None)
 
 
 def replace_by_gradient(
-    logits: Float[Tensor, "token entry"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int64[Tensor, "token"],
-    log_totals: Float32[Tensor, "token"],
-    entropies: Float32[Tensor, "token"],
-    grad_logprobs: Float32[Tensor, "token"],
-    grad_entropies: Float32[Tensor, "token"] | None,
-) -> None:
+    logits: Logits, bias: Bias, targets: Targets, log_totals: OfTokens, entropies: OfTokens, grad_logprobs: OfTokens,
+    grad_entropies: OfTokens | None,
+) -> None:  # fmt: skip
     """Write the gradient of the logits over them, given those of the scores; 0 in rows whose gradients are 0."""
     scores = (None, entropies, None, log_totals)
     _launch(logits, bias, targets, *scores, grad_logprobs, grad_entropies, SCORES=False, GRADIENT=True)
 
 
-def _launch(
-    logits: Float[Tensor, "token entry"],
-    bias: Float[Tensor, "entry"] | None,
-    targets: Int64[Tensor, "token"],
-    logprobs: Tensor | None,
-    entropies: Tensor | None,
-    is_argmax: Tensor | None,
-    log_totals: Tensor | None,
-    grad_logprobs: Tensor | None,
-    grad_entropies: Tensor | None = None,
-    **flags: bool,
-) -> None:
+def _launch(logits: Logits, bias: Bias, *of_tokens: Tensor | None, **flags: bool) -> None:
     """Start one program for each row of contiguous logits; a tensor that is None is neither read nor written."""
     num_tokens, num_entries = logits.shape
-    tensors = (logits, bias, targets, logprobs, entropies, is_argmax, log_totals, grad_logprobs, grad_entropies)
-    present = [logits if tensor is None else tensor for tensor in tensors]
+    present = [logits if tensor is None else tensor for tensor in (logits, bias, *of_tokens)]
     assert all(map(torch.Tensor.is_contiguous, present)), [tensor.stride() for tensor in present]
     if num_tokens:
         _logits_kernel[(num_tokens,)](
             *present,
             num_entries=num_entries,
             HAS_BIAS=bias is not None,
-            HAS_ENTROPIES=grad_entropies is not None,
+            HAS_ENTROPIES=of_tokens[-1] is not None,
             BLOCK=min(MAX_BLOCK, triton.next_power_of_2(num_entries)),
             num_warps=8,
             enable_fp_fusion=False,  # so that both numbers of launches round alike

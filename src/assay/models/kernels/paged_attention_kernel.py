@@ -113,11 +113,34 @@ def _attention_kernel(
     newest_at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + position % PAGE_TOKENS) * width + columns
     newest_key = _written(new_key + newest, key_pages + newest_at, in_width, is_written)
     newest_value = _written(new_value + newest, value_pages + newest_at, in_width, is_written)
-    highest = tl.full([QUERIES], float("-inf"), tl.float32)
-    total = tl.zeros([QUERIES], tl.float32)
-    values = tl.zeros([QUERIES, WIDTH], tl.float32)
+    highest, total, values = _attend(
+        queries, newest_key, newest_value, key_pages, value_pages, page_table + row * num_slots, kv_head,
+        num_kv_heads, position, first_page, stop_page, scale, width, PAGE_TOKENS,
+    )  # fmt: skip
+    if IS_SPLIT:
+        part = heads * tl.num_programs(2) + tl.program_id(2)
+        is_seen = in_group & (first_page < stop_page)
+        tl.store(part_values + part[:, None] * width + columns[None, :], values, mask=is_seen[:, None] & in_tile)
+        tl.store(part_highest + part, highest, mask=is_seen)
+        tl.store(part_total + part, total, mask=is_seen)
+    else:
+        attended = (values / total[:, None]).to(output.dtype.element_ty)
+        tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+
+
+@triton.jit
+def _attend(
+    queries, newest_key, newest_value, key_pages, value_pages, table, kv_head, num_kv_heads, position, first_page,
+    stop_page, scale, width: tl.constexpr, PAGE_TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Return maximum, sum of weights and weighted values of some pages."""
+    columns = tl.arange(0, queries.shape[1])
+    in_width = columns < width
+    highest = tl.full([queries.shape[0]], float("-inf"), tl.float32)
+    total = tl.zeros([queries.shape[0]], tl.float32)
+    values = tl.zeros(queries.shape, tl.float32)
     for slot in range(first_page, stop_page):
-        page = tl.load(page_table + row * num_slots + slot).to(tl.int64)
+        page = tl.load(table + slot).to(tl.int64)
         page_positions = tl.arange(0, PAGE_TOKENS)
         at = ((page * num_kv_heads + kv_head) * PAGE_TOKENS + page_positions)[:, None] * width + columns[None, :]
         page_positions += slot * PAGE_TOKENS
@@ -134,18 +157,10 @@ def _attention_kernel(
         weights = tl.exp(scores - new_highest[:, None])
         rescale = tl.exp(highest - new_highest)
         total = total * rescale + tl.sum(weights, 1)
-        weighted = tl.dot(weights.to(page_type).to(queries.dtype), page_values, input_precision="ieee")
+        weighted = tl.dot(weights.to(newest_key.dtype).to(queries.dtype), page_values, input_precision="ieee")
         values = values * rescale[:, None] + weighted
         highest = new_highest
-    if IS_SPLIT:
-        part = heads * tl.num_programs(2) + tl.program_id(2)
-        is_seen = in_group & (first_page < stop_page)
-        tl.store(part_values + part[:, None] * width + columns[None, :], values, mask=is_seen[:, None] & in_tile)
-        tl.store(part_highest + part, highest, mask=is_seen)
-        tl.store(part_total + part, total, mask=is_seen)
-    else:
-        attended = (values / total[:, None]).to(output.dtype.element_ty)
-        tl.store(output + heads[:, None] * width + columns[None, :], attended, mask=in_tile)
+    return highest, total, values
 
 
 @triton.jit

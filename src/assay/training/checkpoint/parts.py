@@ -71,7 +71,6 @@ def training_parts(
     return {
         MODEL: _Part(partial(model_state, model), restore),
         "optimizer": _Part(
-            partial(get_optimizer_state_dict, model, optimizer),
-            partial(set_optimizer_state_dict, model, optimizer),
+            partial(get_optimizer_state_dict, model, optimizer), partial(set_optimizer_state_dict, model, optimizer)
         ),
     }

@@ -1,13 +1,15 @@
-"""Stores the grades of external judges: durable as soon as they arrive, and read from here afterwards.
+"""Stores what cannot be computed again until a commit holds it: judges' grades, and a remote engine's completions.
 
     judged/STEP/ROW-REWARD-ATTEMPT.json    a `JudgeScoreGroup`, put if absent by the rank that called the judge
+    made/STEP/ROW-ATTEMPT.json             a `GeneratedGroup`, put by the rank that requested it
                 |  a commit holds STEP
                 v
-    checkpoints/STEP-ATTEMPT/journal.parquet      holds the scores; the files above are deleted
+    checkpoints/STEP-ATTEMPT/journal.parquet      holds scores, tokens and logprobs; the files above are deleted
 
 A judge may grade differently the next time, so it is called once: a step that is run again, on any rank, reads the
 stored grade of the same completion. After a failure, a later attempt may call the judge again, because nothing was
-trained with an uncommitted failure.
+trained with an uncommitted failure. Completions are read if a step is run again, and by ranks that check another
+rank's lane.
 """
 
 from collections.abc import Collection, Iterator
@@ -15,8 +17,8 @@ from typing import Self
 
 from assay.base.errors import DataError
 from assay.records.commit import Commit
-from assay.records.rollout_log import GroupRecord, JudgeScore, JudgeScoreGroup
-from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
+from assay.records.rollout_log import GeneratedGroup, GroupRecord, JudgeScore, JudgeScoreGroup
+from assay.store.commit_log import GENERATED_PREFIX, JUDGE_SCORES_PREFIX, CommitLog
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.rollout_log import read_rollout_log
 
@@ -95,5 +97,31 @@ class RewardCache:
         return self._rollout_logs[commit.folder]
 
 
-def _folder(step: int) -> str:
-    return f"{JUDGE_SCORES_PREFIX}{step:08d}/"
+def _folder(step: int, prefix: str = JUDGE_SCORES_PREFIX) -> str:
+    return f"{prefix}{step:08d}/"
+
+
+def save_group(store: ObjectStore, group: GeneratedGroup) -> None:
+    """Store a group; it is durable on return."""
+    key = f"{_folder(group.step, GENERATED_PREFIX)}{group.row_id:020d}-{group.attempt:04d}.json"
+    store.put(key, group.to_sealed_json().encode())
+
+
+def load_groups(store: ObjectStore, step: int, row_ids: Collection[int]) -> dict[int, GeneratedGroup]:
+    """Return row id -> stored group, for rows with an intact one; the newest if there are several."""
+    rows, found, folder = set(row_ids), dict[int, GeneratedGroup](), _folder(step, GENERATED_PREFIX)
+    for key in sorted(item.key for item in store.list(folder)):
+        if int(key.removeprefix(folder).split("-")[0]) not in rows:
+            continue
+        try:
+            group = GeneratedGroup.from_json(store.get(key), source=key)
+        except DataError:  # not trained on yet, so the engine can generate it again
+            continue
+        found[group.row_id] = group
+    return found
+
+
+def delete_groups(store: ObjectStore, step: int) -> None:
+    """Delete the groups of a step that must not be used."""
+    for item in list(store.list(_folder(step, GENERATED_PREFIX))):
+        store.delete(item.key)

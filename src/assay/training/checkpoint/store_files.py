@@ -22,11 +22,7 @@ from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import (
-    FileSystemBase,
-    FileSystemReader,
-    FileSystemWriter,
-)
+from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -166,13 +162,7 @@ def read_commit(
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
-            load(
-                state,
-                storage_reader=reader,
-                planner=_PlainValues(),
-                process_group=group,
-                no_dist=group is None,
-            )
+            load(state, storage_reader=reader, planner=_PlainValues(), process_group=group, no_dist=group is None)
     except CheckpointException as error:
         cause = cause_of(error)
         if isinstance(cause, AssayError):

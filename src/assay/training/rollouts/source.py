@@ -51,6 +51,21 @@ class ReplayedRollout(NamedTuple):
     """The same digest as generated within the batch."""
 
 
+class RolloutContext(NamedTuple):
+    """The step that rollouts are for, and what generating and grading them may use."""
+
+    step: int
+    """Optimizer step that trains on them."""
+    seed: int
+    """One for each step."""
+    reward_cache: RewardCache | None = None
+    """Stores grades of external judges, which are read from it."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """If it returns true, `GenerationCancelledError` is raised and nothing has changed."""
+    enter_phase: EnterPhase = lambda phase: None
+    """Called when generation and grading begin."""
+
+
 @runtime_checkable
 class RolloutMethod(Protocol):
     """A method whose rows are prompts: the model generates the training samples."""
@@ -70,22 +85,15 @@ class RolloutMethod(Protocol):
         model: nn.Module,
         lanes: Sequence[LaneShare],
         frozen_models: Mapping[str, nn.Module],
+        context: RolloutContext,
         *,
-        step: int,
-        seed: int,
         max_tokens: int | None,
-        reward_cache: RewardCache | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
-        enter_phase: EnterPhase = lambda phase: None,
     ) -> list[LaneSamples]:
-        """Generate and grade rollouts for optimizer step `step`; return the training samples of each lane.
+        """Generate and grade the rollouts of a step; return the training samples of each lane.
 
-        The result is a function of weights, rows and `seed` (one for each step): a lane has the same bits alone and
-        beside others, because checks and replays recompute single lanes. `model` has all weights. `max_tokens` is
-        `LoaderConfig.max_micro_batch_tokens`. Grades of external judges are stored in `reward_cache` and read from it.
-
-        If `is_stopping()` becomes true, raises `GenerationCancelledError` and changes nothing. `enter_phase` is called
-        when generation and grading begin.
+        The result is a function of weights, rows and `context.seed`: a lane has the same bits alone and beside others,
+        because checks and replays recompute single lanes. `model` has all weights. `max_tokens` is
+        `LoaderConfig.max_micro_batch_tokens`.
         """
         ...
 
@@ -112,12 +120,10 @@ class RolloutMethod(Protocol):
         model: nn.Module,
         lane: LaneShare,
         frozen_models: Mapping[str, nn.Module],
+        context: RolloutContext,
         *,
         row_id: int,
         sample: int,
-        step: int,
-        seed: int,
-        reward_cache: RewardCache | None = None,
     ) -> ReplayedRollout:
         """Generate one of the completions of `rollouts` again, alone."""
         ...
@@ -139,7 +145,7 @@ class Rollouts:
         reward_cache: RewardCache | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`lane_sum` provides the model with all weights. `max_tokens`, `reward_cache`: see `RolloutMethod`.
+        """`lane_sum` provides the model with all weights. `max_tokens`: see `RolloutMethod`.
         `is_stopping` returns whether this rank received SIGTERM, so generation should stop."""
         self._method = method
         self._lane_sum = lane_sum
@@ -222,17 +228,12 @@ class Rollouts:
 
     def replayed(self, lane: LaneShare, *, step: int, row_id: int, sample: int) -> ReplayedRollout:
         """Generate one completion of one prompt of a lane alone, as in step `step`."""
+        context, model = self._context(step), self._lane_sum.whole_model()
         with torch.no_grad(), self._autocast:
-            return self._method.rollout(
-                self._lane_sum.whole_model(),
-                lane,
-                self._frozen_models,
-                row_id=row_id,
-                sample=sample,
-                step=step,
-                seed=derive_key(self._seed, "rollout", step),
-                reward_cache=self._reward_cache,
-            )
+            return self._method.rollout(model, lane, self._frozen_models, context, row_id=row_id, sample=sample)
+
+    def _context(self, step: int) -> RolloutContext:
+        return RolloutContext(step, derive_key(self._seed, "rollout", step), self._reward_cache)
 
     def _samples_of(
         self,
@@ -276,19 +277,15 @@ class Rollouts:
 
         `is_recomputation`: the step's rollouts exist already, so no judge is called and no phase is entered.
         """
-        cache = self._reward_cache
+        context = self._context(step)
+        if is_cancellable:
+            context = context._replace(is_stopping=self._is_stopping)
+        if not is_recomputation:
+            context = context._replace(enter_phase=self._lane_sum.enter_phase)
+        elif self._reward_cache is not None:
+            context = context._replace(reward_cache=self._reward_cache.read_only())
         with torch.no_grad(), self._autocast:
-            return self._method.rollouts(
-                model,
-                lanes,
-                self._frozen_models,
-                step=step,
-                seed=derive_key(self._seed, "rollout", step),
-                max_tokens=self._max_tokens,
-                reward_cache=cache.read_only() if cache and is_recomputation else cache,
-                is_stopping=self._is_stopping if is_cancellable else lambda: False,
-                enter_phase=(lambda phase: None) if is_recomputation else self._lane_sum.enter_phase,
-            )
+            return self._method.rollouts(model, lanes, self._frozen_models, context, max_tokens=self._max_tokens)
 
     def _normalized(self, lane: LaneShare, step: int) -> LaneShare:
         """Return the lane with advantages normalized by the statistics of all lanes of the step."""

@@ -23,24 +23,18 @@ from assay.base.shapes import Float, Float64, Shaped
 from assay.data.loader.batch import LaneShare
 from assay.distributed.flat_lane_sum import FlatLaneSum
 from assay.distributed.lane_sum import LaneGradients
+from assay.models.graph_capture import Capture, Replay
 from assay.training.numerics import MetricSum
 from assay.training.trainer.lane_forward import LaneForward
+from assay.training.trainer.method import Tensors
 
 PLAIN_PASSES = 2
 """Passes of a shape before it is captured: capturing takes the time of several passes."""
-MAX_GRAPHS = 8
-"""Graphs share the memory of their activations, but each has its own inputs."""
-MAX_SHAPES = 64
-"""If so many shapes have come and none of them often enough, they will not come again."""
-
-Replay = Callable[[], object]
-Capture = Callable[[Callable[[], None]], Replay]
-"""Records what a function starts on the device; the result starts it again."""
 _Key = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
 
 class _CapturedPass(NamedTuple):
-    inputs: Mapping[str, Shaped[Tensor, "..."]]
+    inputs: Tensors
     sums: Float64[Tensor, "number"]
     """The result of the last replay."""
     replay: Replay
@@ -61,8 +55,7 @@ class LanePasses:
         self._forward = forward
         self._lane_sum = lane_sum
         # Only flat gradients have one address in all passes.
-        self._flat = lane_sum if isinstance(lane_sum, FlatLaneSum) else None
-        self._capture = capture if self._flat is not None else None
+        self._capture = capture if isinstance(lane_sum, FlatLaneSum) else None
         self._warn = warn
         self._captured: dict[_Key, _CapturedPass] = {}
         self._num_seen: Counter[_Key] = Counter()
@@ -72,9 +65,7 @@ class LanePasses:
     def run(self, lane: LaneShare, index: int, *, step: int, update: int) -> Float64[Tensor, "number"]:
         """Run pass `index` of a lane; return its loss, then sum and weight of each metric."""
         tensors = self._forward.begin(lane, index, step=step, update=update)
-        if tensors is None or self._capture is None or self._flat is None or is_in_torch_dispatch_mode():
-            return self._plain(tensors)
-        if self._forward.carries:
+        if tensors is None or self._capture is None or self._forward.carries or is_in_torch_dispatch_mode():
             return self._plain(tensors)
         key = tuple(sorted((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()))
         if (captured := self._captured.get(key)) is not None:
@@ -85,13 +76,10 @@ class LanePasses:
             self.spent_s["backward_s"] += time.monotonic() - began_s
             return captured.sums.clone()
         self._num_seen[key] += 1
-        if self._num_seen[key] > PLAIN_PASSES and len(self._captured) < MAX_GRAPHS:
-            return self._capture_pass(self._capture, self._flat, key, tensors)
-        if len(self._num_seen) > MAX_SHAPES and not self._captured:
-            self._stay_plain("the shapes of micro-batches differ (loader.layout: {type: line} gives one shape)")
-        return self._plain(tensors)
+        is_due = self._num_seen[key] > PLAIN_PASSES
+        return self._capture_pass(self._capture, key, tensors) if is_due else self._plain(tensors)
 
-    def _plain(self, tensors: Mapping[str, Shaped[Tensor, "..."]] | None) -> Float64[Tensor, "number"]:
+    def _plain(self, tensors: Tensors | None) -> Float64[Tensor, "number"]:
         is_watched = self._capture is not None
         before = _generator_states() if is_watched else []
         began_s = time.monotonic()
@@ -103,10 +91,10 @@ class LanePasses:
             self._stay_plain("they draw random numbers (dropout)")
         return self.sums_of(loss.sum, loss.metrics)
 
-    def _capture_pass(
-        self, capture: Capture, flat: FlatLaneSum, key: _Key, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Float64[Tensor, "number"]:
+    def _capture_pass(self, capture: Capture, key: _Key, tensors: Tensors) -> Float64[Tensor, "number"]:
         """Run a pass plainly and capture it, if the captured pass has the same bits."""
+        flat = self._lane_sum
+        assert isinstance(flat, FlatLaneSum), flat
         sums = self._plain(tensors)
         gradient = flat.pass_gradient.clone()
         inputs = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -124,9 +112,8 @@ class LanePasses:
         except RuntimeError as error:
             self._stay_plain(f"torch cannot capture them ({str(error).partition(chr(10))[0]})")
         else:
-            if torch.equal(_bits(sums), _bits(captured_sums)) and torch.equal(
-                _bits(gradient), _bits(flat.pass_gradient)
-            ):
+            compared = ((sums, captured_sums), (gradient, flat.pass_gradient))
+            if all(torch.equal(_bits(plain), _bits(replayed)) for plain, replayed in compared):
                 self._captured[key] = _CapturedPass(inputs, captured_sums, replay)
             else:
                 self._stay_plain("a captured pass has other bits than a plain one")

@@ -18,14 +18,13 @@ from assay.distributed.lane_sum import LaneGradients, LaneSum
 from assay.distributed.ranks import Ranks
 from assay.distributed.sharded_lane_sum import ShardedLaneSum
 from assay.models.compute_copy import ComputeCopy
-from assay.models.graph_capture import GraphCapture
+from assay.models.graph_capture import Capture, GraphCapture
 from assay.records.phase import EnterPhase
 from assay.store.commit_log import CommitLog
 from assay.training.checkpoint.parts import StatefulPart, training_parts
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.rollouts.source import RolloutMethod, Rollouts
 from assay.training.samples import DatasetRows, SampleSource
-from assay.training.trainer.captured import Capture
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
@@ -131,10 +130,7 @@ class RankParts:
         )
         optimizer = build_optimizer(self.model, config.optimizer)
         refresh = copy.refresh if copy is not None else lambda: None
-        self.state: dict[str, StatefulPart] = {
-            **training_parts(self.model, optimizer, refresh),
-            **self.source.parts,
-        }
+        self.state: dict[str, StatefulPart] = {**training_parts(self.model, optimizer, refresh), **self.source.parts}
         """What a commit holds, by name."""
         self.stepper = Stepper(
             self.source,

@@ -4,7 +4,7 @@ The training step, its spot check, its replay and the search for bad rows all co
 from the same bits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -19,7 +19,7 @@ from assay.distributed.rank_device import autocast
 from assay.models.compute_copy import as_bfloat16
 from assay.training.numerics import MetricSum
 from assay.training.trainer.config import Precision
-from assay.training.trainer.method import Loss, Method
+from assay.training.trainer.method import Loss, Method, Tensors
 
 
 class LaneForward:
@@ -49,7 +49,7 @@ class LaneForward:
         self.autocast = nullcontext() if compute_copy else autocast(precision, device)
         self._seed = seed
         self.updates_per_step = updates_per_step
-        self._carried: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
+        self._carried: dict[tuple[int, int], Tensors] = {}
         """(lane, micro-batch) -> tensors that the step's first update computed for the later ones."""
         self._carries_as: tuple[int, int] | None = None
         """Key of what the next loss computes for later updates."""
@@ -94,7 +94,7 @@ class LaneForward:
         self.micro_batch, self._carries_as = micro_batch, None
         return self.loss_of_tensors(model, self._tensors(micro_batch))
 
-    def loss_of_tensors(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]] | None) -> Loss:
+    def loss_of_tensors(self, model: nn.Module, tensors: Tensors | None) -> Loss:
         """Return the loss of the tensors that `begin` returned."""
         if tensors is None:
             with self.autocast:

@@ -24,6 +24,10 @@ FrozenModels = Mapping[str, nn.Module]
 """Frozen models that a loss reads, by name."""
 
 
+Tensors = Mapping[str, Shaped[Tensor, "..."]]
+"""What a method makes of a micro-batch, by name."""
+
+
 class Loss(NamedTuple):
     """A micro-batch's contribution to a step."""
 
@@ -31,7 +35,7 @@ class Loss(NamedTuple):
     """Sum over the units that `Method.weight` counts."""
     metrics: Mapping[str, MetricSum]
     """One for each name in `Method.metrics` that samples do not report."""
-    carried: Mapping[str, Shaped[Tensor, "..."]] = MappingProxyType({})
+    carried: Tensors = MappingProxyType({})
     """Tensors that later updates of the same step receive with the micro-batch."""
 
 
@@ -59,21 +63,19 @@ class Method(Protocol):
         """Return the micro-batch's weight in the step's mean; called before the forward pass."""
         ...
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         """Return the micro-batch's tensors on the device."""
         ...
 
-    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def blank(self, device: torch.device) -> Tensors:
         """Return one arbitrary row: a lane without rows computes it with weight zero."""
         ...
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:
         """Return the loss of the rows in `tensors`."""
         ...
 
-    def predictions(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def predictions(self, model: nn.Module, tensors: Tensors) -> Tensors:
         """Return columns with one value a row, as `MethodConfig.predictions` declares; the model is in evaluation
         mode. Evaluation and comparison rest on them."""
         ...
@@ -96,7 +98,7 @@ class ExportableMethod(Method, Protocol):
 class LoadableMethod(ExportableMethod, Protocol):
     """A method whose exported model can be loaded again and predicts on unlabeled rows."""
 
-    def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Mapping[str, list[Any]]:
+    def predict(self, model: nn.Module, tensors: Tensors) -> Mapping[str, list[Any]]:
         """Return columns with one value a row, for rows without a label; the model is in evaluation mode."""
         ...
 
@@ -109,6 +111,6 @@ class LoadableMethod(ExportableMethod, Protocol):
 class EmbeddingMethod(LoadableMethod, Protocol):
     """A method whose model computes an embedding of each row."""
 
-    def embeddings(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "row width"]:
+    def embeddings(self, model: nn.Module, tensors: Tensors) -> Float[Tensor, "row width"]:
         """Return the head's input without metadata, for unlabeled rows; the model is in evaluation mode."""
         ...

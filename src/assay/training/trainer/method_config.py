@@ -14,8 +14,9 @@ from assay.base.config import FrozenConfig
 from assay.data.dataset.columns import PROMPT_TOKENS, sequences_of
 from assay.data.loader.batch import MicroBatch
 from assay.data.loader.config import LoaderConfig
+from assay.models.causal_config import CausalConfig, model_size
 from assay.models.config import ModelSize
-from assay.models.flops import ModelFlops
+from assay.models.flops import ModelFlops, causal_flops
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
 from assay.records.rollout_log import GroupRecord
@@ -223,6 +224,40 @@ class MethodConfig(FrozenConfig, ABC):
     def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
         """Return the model size for micro-batches of `num_tokens` tokens, padding counted; None if it is unknown."""
         return None
+
+
+class CausalMethodConfig(MethodConfig, ABC):
+    """Base of the configurations of methods that train a causal language model."""
+
+    model: CausalConfig
+
+    @property
+    def takes_lines(self) -> bool:
+        return self.model.takes_lines
+
+    @property
+    def may_compile(self) -> bool:
+        return self.model.lora is None
+
+    @property
+    def window_tokens(self) -> int | None:
+        shape = self.model.shape()
+        return None if shape is None else shape.max_tokens
+
+    def model_flops(self) -> ModelFlops | None:
+        return causal_flops(self.model)
+
+    def num_parameters(self) -> int | None:
+        return self.model.num_parameters()
+
+    def size(self, num_tokens: int) -> ModelSize | None:
+        """A frozen reference counts unless it is the model without its adapters."""
+        return model_size(self.model, num_tokens, copies=self.num_frozen_copies)
+
+    @property
+    def num_frozen_copies(self) -> int:
+        """Frozen models of the same size that training holds."""
+        return 0
 
 
 def samples(method: MethodConfig) -> bool:

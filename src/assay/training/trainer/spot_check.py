@@ -63,13 +63,7 @@ class SpotCheck:
     """Runs the checks of one rank; all ranks call the same methods in the same steps."""
 
     def __init__(
-        self,
-        recomputer: Recomputer,
-        lane_sum: LaneGradients,
-        ranks: Ranks,
-        *,
-        is_due: Callable[[int], bool],
-        seed: int,
+        self, recomputer: Recomputer, lane_sum: LaneGradients, ranks: Ranks, *, is_due: Callable[[int], bool], seed: int
     ) -> None:
         self._recomputer = recomputer
         self._lane_sum = lane_sum

@@ -23,9 +23,10 @@ from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
+from assay.models.graph_capture import Capture
 from assay.training.numerics import added_in_order, combined_digest, digest_of_tensors, means_of
 from assay.training.samples import LaneSamples, SampleLog, SampleSource
-from assay.training.trainer.captured import Capture, LanePasses
+from assay.training.trainer.captured import LanePasses
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.gpu_use import GpuUse
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
@@ -329,21 +330,12 @@ class Stepper:
         return total
 
     def _gather(
-        self,
-        share: StepShare,
-        samples: list[LaneSamples],
-        sums: Sequence[Sequence[float]],
-        requests: tuple[bool, bool],
+        self, share: StepShare, samples: list[LaneSamples], sums: Sequence[Sequence[float]], requests: tuple[bool, bool]
     ) -> list[_LaneTotals]:
         """Return the totals of each lane of all ranks in lane order, the order of all additions."""
         local_lanes = []
         for lane, lane_samples, numbers in zip(share.lanes, samples, sums, strict=True):
-            counts = (
-                lane.lane,
-                lane.num_rows,
-                lane_samples.lane.num_tokens,
-                self._forward.weight(lane_samples.lane),
-            )
+            counts = (lane.lane, lane.num_rows, lane_samples.lane.num_tokens, self._forward.weight(lane_samples.lane))
             local_lanes.append([*counts, *requests, lane_samples.digest, *numbers])
         everyone = self._ranks.all_gather_lanes(local_lanes, most=self._lane_sum.shares.most)
         return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in everyone]

@@ -64,18 +64,17 @@ def test_a_scored_place_predicts_the_next_token_of_its_row(drawn, data):
     scored = inside & np.array(data.draw(st.lists(st.booleans(), min_size=inside.size, max_size=inside.size))).reshape(
         inside.shape
     ).astype(bool)
-    labels = np.arange(len(lengths)) + 50
-    arrays = scored_arrays(ids, row_lengths, scored, line, labels=labels)
-    is_scored, whole = arrays["scored"], scored.sum() > line.tokens // 2
+    slots = line.rows - 1 - np.arange(len(lengths))
+    arrays = scored_arrays(ids, row_lengths, scored, line, slots=slots)
+    is_scored, whole = arrays["scored"][0], scored.sum() > line.tokens // 2
     indices = arrays.get("indices", np.arange(line.tokens))
     assert ("indices" in arrays) != whole
     assert len(indices) == len(np.unique(indices)) == (line.tokens if whole else line.tokens // 2)
     assert arrays["targets"][is_scored].tolist() == ids[:, 1:][scored].tolist()
-    assert (
-        line_arrays(ids, row_lengths, line)["input_ids"][0][indices[is_scored] + 1].tolist()
-        == ids[:, 1:][scored].tolist()
-    )
-    assert arrays["row_of"][is_scored].tolist() == np.repeat(labels, scored.sum(axis=1)).tolist()
+    assert arrays["input_ids"][0][indices[is_scored] + 1].tolist() == ids[:, 1:][scored].tolist()
+    assert arrays["row_of"][is_scored].tolist() == np.repeat(slots, scored.sum(axis=1)).tolist()
+    assert arrays["num_scored"][slots].tolist() == scored.sum(axis=1).tolist()
+    assert arrays["num_scored"].shape == (line.rows,) and arrays["num_scored"].sum() == scored.sum()
 
 
 def test_further_places_are_distinct():

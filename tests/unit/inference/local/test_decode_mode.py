@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from assay.inference.local.paged_cache import PagedCache, PagePool
 from assay.inference.local.stop_tokens import Ends
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt, uniforms
+from assay.models.graph_capture import NotCapturedError
 from assay.models.kernels.paged_attention import paged_attention
 from golden.test_rollouts import CASES, ENDS, FILE, network_of, prompts_of, rollouts_of, tokenizer, written
 from no_host_waits import HostWaitsError, NoHostWaits
@@ -101,10 +103,31 @@ def test_no_operator_of_a_step_makes_the_host_wait(shape: str, page_size: int | 
         int(tile.count.max())
 
 
-def test_a_replay_is_a_call_of_the_step_after_two_plain_ones() -> None:
-    calls: list[int] = []
-    step = CapturedStep(lambda: calls.append(1) or len(calls), None)
-    assert [step.run(16), step.run(16), step.run(16), step.run(64), step.run(16)] == [1, 2, 3, 4, 5]
+def test_the_first_step_of_a_size_is_plain_the_second_captured_and_others_replayed() -> None:
+    events: list[str] = []
+
+    def capture(compute: Callable[[], object]) -> Callable[[], object]:
+        compute()
+        return lambda: events.append("replay")
+
+    step = CapturedStep(lambda: events.append("step"), capture)
+    for rows in (16, 16, 16, 64, 16, 64, 64):
+        step.run(rows)
+    assert events == ["step", "step", "replay", "step", "replay", "step", "replay"]
+
+
+def test_steps_that_cannot_be_captured_are_plain_and_the_reason_is_told_once() -> None:
+    events: list[str] = []
+
+    def refuse(compute: Callable[[], object]) -> Callable[[], object]:
+        compute()
+        raise NotCapturedError("the host waits for a value of the GPU")
+
+    step = CapturedStep(lambda: events.append("step"), refuse)
+    with pytest.warns(RuntimeWarning, match="not captured as CUDA graphs: the host waits") as caught:
+        for rows in (16, 16, 16, 64, 64, 64):
+            step.run(rows)
+    assert events == ["step"] * 6 and len(caught) == 1
 
 
 def test_a_page_is_free_when_its_last_user_has_returned_it() -> None:

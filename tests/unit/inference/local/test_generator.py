@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import train_tokenizer
-from assay.inference.local.generator import BatchInvariance, Generator
+from assay.inference.local.generator import _PROBE_LENGTHS, _PROBE_TOKENS, BatchInvariance, Generator
 from assay.inference.local.memory import padded
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
@@ -253,8 +254,8 @@ def test_on_a_gpu_a_prompts_length_says_how_many_rows_its_tile_has(llama, monkey
     generator = Generator(llama, ends=())
     assert {generator._size_for(positions) for positions in (1, 100, 10_000)} == {16}
     monkeypatch.setattr(Generator, "_device", torch.device("cuda"))
-    monkeypatch.setattr("assay.inference.local.generator._memory_of", lambda device: 80 << 30)
-    of_tried = generator._affordable_slots(generator._probe_positions)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=80 << 30))
+    of_tried = generator._affordable_slots(max(_PROBE_LENGTHS) - 1 + _PROBE_TOKENS)
     sizes = [generator._size_for(positions) for positions in (1, 10_000_000)]
     assert sizes == [of_tried, 16] and of_tried == 256
 

@@ -133,7 +133,7 @@ def test_both_in_one_launch_have_the_bits_of_two(kernel: Any, name: str, dtype: 
     of_scores = expected.log_totals, expected.entropies
     kernel.replace_by_gradient(replaced, bias, targets, *of_scores, grad_logprobs, None)
     scores = LogitScores.empty(len(targets), targets.device)
-    kernel.score_in_place(logits, bias, targets, scores, grad_logprobs)
+    kernel.score_rows(logits, bias, targets, scores, grad_logprobs)
     assert all(map(torch.equal, (*scores, logits), (*expected, replaced)))
 
 

@@ -10,12 +10,7 @@ from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.data.dataset.columns import LABEL
 from assay.records.dataset import DatasetManifest
-from assay.training.trainer.method_config import (
-    BinaryPredictions,
-    ClassPredictions,
-    NumberPredictions,
-    Predictions,
-)
+from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, NumberPredictions, Predictions
 
 _SHOWN = 5
 _FRACTIONS = ("halffloat", "float", "double")

@@ -17,7 +17,7 @@ from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.exporting import load_exported, save_exported
 from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.trainer.method import FrozenModels, Loss
+from assay.training.trainer.method import FrozenModels, Loss, Tensors
 
 
 class ClassifyMethod:
@@ -39,10 +39,10 @@ class ClassifyMethod:
     def build_model(self) -> nn.Module:
         return ClassifierNetwork(self.config)
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         return classifier_tensors(micro_batch, self.config, self._labels, device)
 
-    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
+    def blank(self, device: torch.device) -> Tensors:
         num_columns = len(self.config.metadata_columns)
         return {
             "input_ids": torch.zeros(1, 1, dtype=torch.int64, device=device),
@@ -54,25 +54,16 @@ class ClassifyMethod:
     def weight(self, micro_batch: MicroBatch) -> int:
         return len(micro_batch.row_ids)
 
-    def loss(
-        self,
-        model: nn.Module,
-        tensors: Mapping[str, Shaped[Tensor, "row ..."]],
-        frozen_models: FrozenModels,  # noqa: ARG002
-    ) -> Loss:
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:  # noqa: ARG002
         return self._labels.loss(self.outputs(model, tensors), tensors["labels"])
 
-    def predictions(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
-    ) -> Mapping[str, Shaped[Tensor, "row"]]:
+    def predictions(self, model: nn.Module, tensors: Tensors) -> Mapping[str, Shaped[Tensor, "row"]]:
         return self._labels.predictions(self.outputs(model, tensors), tensors["labels"])
 
-    def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]) -> Mapping[str, list[Any]]:
+    def predict(self, model: nn.Module, tensors: Tensors) -> Mapping[str, list[Any]]:
         return self._labels.predict(self.outputs(model, tensors))
 
-    def embeddings(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
-    ) -> Float[Tensor, "row width"]:
+    def embeddings(self, model: nn.Module, tensors: Tensors) -> Float[Tensor, "row width"]:
         """Return the mean of each row's states."""
         assert isinstance(model, ClassifierNetwork), type(model)
         return model.pooled(tensors["input_ids"], tensors["lengths"], tensors.get("attention_mask"))
@@ -86,11 +77,8 @@ class ClassifyMethod:
     def load_exported(self, folder: Path) -> nn.Module:
         return load_exported(folder)
 
-    def outputs(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]) -> Float[Tensor, "row ..."]:
+    def outputs(self, model: nn.Module, tensors: Tensors) -> Float[Tensor, "row ..."]:
         outputs: Tensor = model(
-            tensors["input_ids"],
-            tensors["lengths"],
-            tensors["metadata_buckets"],
-            tensors.get("attention_mask"),
+            tensors["input_ids"], tensors["lengths"], tensors["metadata_buckets"], tensors.get("attention_mask")
         )
         return outputs

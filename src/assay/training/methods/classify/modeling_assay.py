@@ -31,12 +31,7 @@ class AssayClassifierConfig(PretrainedConfig):  # type: ignore[misc]
     model_type = "assay_classifier"
 
     def __init__(
-        self,
-        encoder: Any = None,
-        metadata: Any = (),
-        label_mean: float = 0.0,
-        label_scale: float = 1.0,
-        **others: Any,
+        self, encoder: Any = None, metadata: Any = (), label_mean: float = 0.0, label_scale: float = 1.0, **others: Any
     ) -> None:
         """`metadata`: for each column a mapping with `name`, `kind` (`category`, `number`), `buckets` and the
         Arrow `type` of training. A number that is predicted is logit * `label_scale` + `label_mean`."""

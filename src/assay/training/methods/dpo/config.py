@@ -10,18 +10,10 @@ from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import PROMPT_TOKENS, REFERENCE_LOGPROBS, REJECTED, TOKENS
-from assay.models.causal_config import (
-    CausalConfig,
-    NewCausalConfig,
-    PretrainedCausalConfig,
-    check_rows,
-    model_size,
-)
-from assay.models.config import ModelSize
-from assay.models.flops import ModelFlops, causal_flops
+from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig, check_rows
 from assay.records.dataset import DatasetManifest, ReferenceScores
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD, Metric
-from assay.training.trainer.method_config import MethodConfig, RowScores
+from assay.training.trainer.method_config import CausalMethodConfig, RowScores
 
 LOSS = Metric(name="loss", unit="loss per pair", higher_is_better=False)
 MARGIN = Metric(name="margin", unit="rewards", higher_is_better=True)
@@ -101,13 +93,11 @@ DpoLoss = Annotated[
     BeforeValidator(partial(_with_type, usual="sigmoid")),
 ]
 Reference = Annotated[
-    FrozenReference | ColumnReference,
-    Field(discriminator="type"),
-    BeforeValidator(partial(_with_type, usual="frozen")),
+    FrozenReference | ColumnReference, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="frozen"))
 ]
 
 
-class DpoConfig(MethodConfig):
+class DpoConfig(CausalMethodConfig):
     """A causal language model learns to prefer chosen completions."""
 
     also_called: ClassVar = {
@@ -121,8 +111,6 @@ class DpoConfig(MethodConfig):
     }
 
     type: Literal["dpo"] = "dpo"
-
-    model: CausalConfig
 
     loss: DpoLoss = SigmoidLoss()
     """A function of the log-ratios."""
@@ -154,19 +142,6 @@ class DpoConfig(MethodConfig):
             (ACCURACY, LOSS, MARGIN, CHOSEN_LOGPROB, REJECTED_LOGPROB, CHOSEN_REWARD, REJECTED_REWARD),
             ranges={metric.name: (-math.inf, 0.0) for metric in (CHOSEN_LOGPROB, REJECTED_LOGPROB)},
         )
-
-    @property
-    def takes_lines(self) -> bool:
-        return self.model.takes_lines
-
-    @property
-    def may_compile(self) -> bool:
-        return self.model.lora is None
-
-    @property
-    def window_tokens(self) -> int | None:
-        shape = self.model.shape()
-        return None if shape is None else shape.max_tokens
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
         check_rows(self.model, manifest, "method.model")
@@ -200,21 +175,15 @@ class DpoConfig(MethodConfig):
                 "method.reference.path."
             )
 
-    def model_flops(self) -> ModelFlops | None:
-        return causal_flops(self.model)
-
     @property
     def num_references(self) -> int:
         return int(isinstance(self.reference, FrozenReference))
 
-    def size(self, num_tokens: int) -> ModelSize | None:
-        """A reference counts as a frozen copy unless it is the model without its adapters."""
+    @property
+    def num_frozen_copies(self) -> int:
         reference = self.reference
         is_held = isinstance(reference, FrozenReference) and (reference.path is not None or self.model.lora is None)
-        return model_size(self.model, num_tokens, copies=int(is_held))
-
-    def num_parameters(self) -> int | None:
-        return self.model.num_parameters()
+        return int(is_held)
 
     @model_validator(mode="after")
     def _reference_is_trained(self) -> "DpoConfig":

@@ -13,25 +13,18 @@ from torch import Tensor, nn
 from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REFERENCE_LOGPROBS
 from assay.data.loader.batch import MicroBatch
-from assay.data.loader.line import LineShape, line_arrays, scored_arrays
+from assay.data.loader.line import in_slots, scored_arrays
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
-from assay.models.pairs import Pairs, in_slots, pairs_of
+from assay.models.pairs import pairs_of
 from assay.models.token_scores import CausalNetwork, line_of, row_sums, sequence_logprobs
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
-from assay.training.methods.dpo.config import (
-    CHOSEN_LOGPROB,
-    LOSS,
-    MARGIN,
-    REJECTED_LOGPROB,
-    ColumnReference,
-    DpoConfig,
-)
+from assay.training.methods.dpo.config import CHOSEN_LOGPROB, LOSS, MARGIN, REJECTED_LOGPROB, ColumnReference, DpoConfig
 from assay.training.methods.dpo.loss import pair_losses
 from assay.training.numerics import MetricSum
-from assay.training.trainer.method import FrozenModels, Loss
+from assay.training.trainer.method import FrozenModels, Loss, Tensors
 
 REFERENCE = "reference"
 
@@ -53,14 +46,7 @@ class DpoMethod:
 
     form: ModelForm = "language_model"
 
-    metrics = (
-        "accuracy",
-        "margin",
-        "chosen_reward",
-        "rejected_reward",
-        "chosen_logprob",
-        "rejected_logprob",
-    )
+    metrics = ("accuracy", "margin", "chosen_reward", "rejected_reward", "chosen_logprob", "rejected_logprob")
     """Metrics that are logged with each step. A `chosen_reward` below 0 is displacement: the chosen completions
     became less likely, too."""
 
@@ -79,40 +65,31 @@ class DpoMethod:
     def weight(self, micro_batch: MicroBatch) -> int:
         return len(micro_batch.row_ids)
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         """Return `input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns hold it.
 
-        A line has the arrays of `line_arrays` and `scored_arrays`, with `scored` as [1, place]; `num_scored` [2 pair];
-        and `is_pair` [pair], False for pairs that the line does not hold.
+        A line has the arrays of `scored_arrays`; `is_pair` [pair] is False for pairs that the line does not hold.
         """
         pairs, line = pairs_of(micro_batch), micro_batch.line
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
         if line is not None:
-            arrays = self._line_arrays(pairs, line)
+            slots = pairs.slots(line)
+            arrays = scored_arrays(pairs.input_ids, pairs.lengths, arrays["scored"], line, slots=slots)
+            arrays["is_pair"] = np.arange(line.rows) < len(micro_batch.row_ids)
         if isinstance(self.config.reference, ColumnReference):
-            columns = [micro_batch.columns[name] for name in REFERENCE_LOGPROBS]
-            reference_logprobs = [column.to_numpy(zero_copy_only=False) for column in columns]
-            arrays[REFERENCE] = np.concatenate(reference_logprobs).astype(np.float32)
-            if line is not None:
-                arrays[REFERENCE] = in_slots(arrays[REFERENCE], pairs.slots(line.rows), 2 * line.rows)
+            columns = [micro_batch.columns[name].to_numpy(zero_copy_only=False) for name in REFERENCE_LOGPROBS]
+            logprobs = np.concatenate(columns).astype(np.float32)
+            arrays[REFERENCE] = logprobs if line is None else in_slots(logprobs, slots, line.num_slots)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
-    def _line_arrays(self, pairs: Pairs, line: LineShape) -> dict[str, Shaped[np.ndarray, "..."]]:
-        slots, scored = pairs.slots(line.rows), pairs.in_completion()
-        arrays = line_arrays(pairs.input_ids, pairs.lengths, line)
-        arrays |= scored_arrays(pairs.input_ids, pairs.lengths, scored, line, labels=slots)
-        num_scored = in_slots(scored.sum(axis=1), slots, 2 * line.rows)
-        is_pair = np.arange(line.rows) < len(slots) // 2
-        return {**arrays, "scored": arrays["scored"][None], "num_scored": num_scored, "is_pair": is_pair}
-
-    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def blank(self, device: torch.device) -> Tensors:
         return {
             "input_ids": torch.zeros(2, 2, dtype=torch.int64, device=device),
             "scored": torch.ones(2, 1, dtype=torch.bool, device=device),
             REFERENCE: torch.zeros(2, device=device),
         }
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:
         scores = self._scores(model, tensors, frozen_models.get(REFERENCE))
         chosen, rejected = scores.chosen_rewards.detach(), scores.rejected_rewards.detach()
         values = {
@@ -131,9 +108,7 @@ class DpoMethod:
         metrics = {name: MetricSum((of_pairs * is_pair).sum(), num_pairs) for name, of_pairs in values.items()}
         return Loss((scores.losses * is_pair).sum(), metrics)
 
-    def predictions(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, Shaped[Tensor, "pair"]]:
+    def predictions(self, model: nn.Module, tensors: Tensors) -> Mapping[str, Shaped[Tensor, "pair"]]:
         frozen_models = {
             name: build_frozen_model.to(tensors["input_ids"].device).eval()
             for name, build_frozen_model in self.build_frozen_models().items()
@@ -169,9 +144,7 @@ class DpoMethod:
             return CausalNetwork(self.config.model)
         return CausalNetwork(PretrainedCausalConfig(type="pretrained", path=reference.path))
 
-    def _scores(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], reference: nn.Module | None
-    ) -> Scores:
+    def _scores(self, model: nn.Module, tensors: Tensors, reference: nn.Module | None) -> Scores:
         if isinstance(self.config.reference, ColumnReference):
             reference_logprobs = tensors[REFERENCE]
         else:
@@ -193,7 +166,7 @@ class DpoMethod:
         return Scores(losses, beta * chosen, beta * rejected, *logprobs.chunk(2))
 
 
-def _logprobs(model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "sequence"]:
+def _logprobs(model: nn.Module, tensors: Tensors) -> Float[Tensor, "sequence"]:
     line = line_of(tensors)
     if line is None:
         return sequence_logprobs(model, tensors["input_ids"], tensors["scored"])

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from torch import Tensor
 
 from assay.base.errors import DataError
 from assay.base.parsing.nesting import parse_json
-from assay.base.shapes import Bool, Float32, Float64, Int64, Shaped
+from assay.base.shapes import Float32, Float64, Int64, Shaped
 from assay.data.dataset.columns import ITEM, PROMPT_TOKENS, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.data.loader.layouts import pack
-from assay.data.loader.line import LineShape, line_arrays, scored_arrays
+from assay.data.loader.line import LineShape, in_slots, scored_arrays
 from assay.inference.rollout import Rollout
 from assay.scoring.grade import Grade
+from assay.training.trainer.method import Tensors
 
 ADVANTAGE, SAMPLER_LOGPROBS = "advantage", "sampler_logprobs"
 
@@ -104,7 +104,7 @@ def prompt_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
     }
 
 
-def groups_from_tensors(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[RolloutGroup]:
+def groups_from_tensors(tensors: Tensors) -> list[RolloutGroup]:
     """Return the prompts behind the tensors of `prompt_arrays`."""
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     items = [json.loads(line.tobytes().rstrip(b"\0")) for line in arrays["items"]]
@@ -152,45 +152,23 @@ def completion_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]
     """Return `input_ids` [row, token]; `loss_mask` (true for completion tokens) and `sampler_logprobs` [row,
     target]; `advantages` [row].
 
-    A line has the arrays of `line_arrays` and `scored_arrays`, with `loss_mask` and `sampler_logprobs` as [1, place]
-    and `num_completion_tokens` [row].
+    A line has the arrays of `scored_arrays`, of which `loss_mask` and `num_completion_tokens`, at least 1, are
+    `scored` and `num_scored`.
     """
     positions = np.arange(1, batch.tokens.values.shape[1])
     prompts = batch.columns[PROMPT_TOKENS].to_numpy()
     loss_mask = (positions >= prompts[:, None]) & (positions < batch.tokens.lengths[:, None])
-    sampler_logprobs = np.zeros(loss_mask.shape, np.float32)
-    sampler_logprobs[loss_mask] = batch.columns[SAMPLER_LOGPROBS].flatten().to_numpy(zero_copy_only=False)
+    arrays = {"input_ids": batch.tokens.values, "loss_mask": loss_mask}
     advantages = np.array(batch.columns[ADVANTAGE], np.float32)
-    if batch.line is not None:
-        return _line_arrays(batch, batch.line, loss_mask, sampler_logprobs[loss_mask], advantages)
-    return {
-        "input_ids": batch.tokens.values,
-        "loss_mask": loss_mask,
-        "sampler_logprobs": sampler_logprobs,
-        "advantages": advantages,
-    }
-
-
-def _line_arrays(
-    batch: MicroBatch,
-    line: LineShape,
-    loss_mask: Bool[np.ndarray, "row target"],
-    sampler_logprobs: Float32[np.ndarray, "token"],
-    advantages: Float32[np.ndarray, "row"],
-) -> dict[str, Shaped[np.ndarray, "..."]]:
-    rows, unused = (batch.tokens.values, batch.tokens.lengths), line.rows - len(advantages)
-    scored = scored_arrays(*rows, loss_mask, line, labels=np.arange(len(advantages)))
-    is_scored = scored.pop("scored")
-    aligned_logprobs = np.zeros(len(is_scored), np.float32)
-    aligned_logprobs[is_scored] = sampler_logprobs
-    return {
-        **line_arrays(*rows, line),
-        **scored,
-        "loss_mask": is_scored[None],
-        "sampler_logprobs": aligned_logprobs[None],
-        "advantages": np.pad(advantages, (0, unused)),
-        "num_completion_tokens": np.maximum(1, np.pad(loss_mask.sum(axis=1), (0, unused))),
-    }
+    if (line := batch.line) is not None:
+        slots = np.arange(len(advantages))
+        arrays = scored_arrays(batch.tokens.values, batch.tokens.lengths, loss_mask, line, slots=slots)
+        arrays["loss_mask"] = arrays.pop("scored")
+        arrays["num_completion_tokens"] = np.maximum(1, arrays.pop("num_scored"))
+        advantages = in_slots(advantages, slots, line.num_slots)
+    sampler_logprobs = np.zeros(arrays["loss_mask"].shape, np.float32)
+    sampler_logprobs[arrays["loss_mask"]] = batch.columns[SAMPLER_LOGPROBS].flatten().to_numpy(zero_copy_only=False)
+    return {**arrays, "sampler_logprobs": sampler_logprobs, "advantages": advantages}
 
 
 def _micro_batch(samples: Sequence[TrainingSample]) -> MicroBatch:

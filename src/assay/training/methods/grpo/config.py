@@ -25,9 +25,8 @@ from assay.data.loader.config import LoaderConfig
 from assay.inference.local.memory import sampling_numbers
 from assay.inference.protocol import SamplingParams
 from assay.inference.remote import LocalSampler, RemoteSampler
-from assay.models.causal_config import PretrainedCausalConfig, check_rows, model_size
-from assay.models.config import ModelSize, checkpoint_path
-from assay.models.flops import ModelFlops, causal_flops
+from assay.models.causal_config import PretrainedCausalConfig, check_rows, check_scorer
+from assay.models.config import checkpoint_path
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.rollout_log import GroupRecord
@@ -43,7 +42,7 @@ from assay.training.methods.grpo.reward_config import (
     reward_range,
     runs_of,
 )
-from assay.training.trainer.method_config import MethodConfig, RowScores
+from assay.training.trainer.method_config import CausalMethodConfig, RowScores
 
 REWARD = Metric(name="reward", unit="rewards", higher_is_better=True)
 TRUNCATED = Metric(name="truncated", unit="share", higher_is_better=False)
@@ -202,25 +201,7 @@ def _with_type(tree: Any, *, usual: str) -> Any:
     return {"type": usual, **tree} if isinstance(tree, Mapping) else tree
 
 
-def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_size: int | None) -> None:
-    """Raise if the reference cannot score all that the policy may generate."""
-    if (shape := reference.shape()) is None:
-        return
-    where = f"method.reference.path={reference.path}"
-    if longest > shape.max_tokens:
-        raise ConfigError(
-            f"{where}: it takes {shape.max_tokens} tokens, but the longest prompt with a completion of "
-            f"method.sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or another "
-            "reference."
-        )
-    if vocab_size is not None and vocab_size > shape.vocab_size:
-        raise ConfigError(
-            f"{where}: its vocabulary has {shape.vocab_size} tokens, and that of method.model {vocab_size}. "
-            "Use a reference of the model's own family."
-        )
-
-
-class GrpoConfig(MethodConfig):
+class GrpoConfig(CausalMethodConfig):
     """A causal language model completes each prompt several times and learns from the completions that earned more
     than their group's mean.
     """
@@ -273,9 +254,7 @@ class GrpoConfig(MethodConfig):
     """For training."""
 
     sampler: Annotated[
-        LocalSampler | RemoteSampler,
-        Field(discriminator="type"),
-        BeforeValidator(partial(_with_type, usual="remote")),
+        LocalSampler | RemoteSampler, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="remote"))
     ] = LocalSampler()
     """Held-out prompts are always completed by the training process."""
 
@@ -349,17 +328,12 @@ class GrpoConfig(MethodConfig):
         return RowScores((REWARD, TRUNCATED, LENGTH, *apart), is_sampled=True, ranges=ranges)
 
     @property
-    def takes_lines(self) -> bool:
-        return self.model.takes_lines
+    def may_compile(self) -> bool:
+        return False
 
     @property
     def completions_per_prompt(self) -> int:
         return self.group_size
-
-    @property
-    def window_tokens(self) -> int | None:
-        shape = self.model.shape()
-        return None if shape is None else shape.max_tokens
 
     def end_ids(self) -> tuple[int, ...]:
         """Return the policy's end tokens, and stop strings that are special tokens."""
@@ -381,12 +355,12 @@ class GrpoConfig(MethodConfig):
         if self.reference.path is not None:
             reference = PretrainedCausalConfig(type="pretrained", path=self.reference.path)
             check_rows(reference, manifest, "method.reference")
-            _check_reference(reference, longest=needed, vocab_size=size)
+            where = f"method.reference.path={reference.path}"
+            check_scorer(reference.shape(), where, longest=needed, vocab_size=size, what="reference")
         check_rewards(self.rewards, manifest, key="method.rewards", longest=needed, vocab_size=size)
         check_rewards(self.held_out, manifest, key="method.held_out", longest=needed, vocab_size=size)
         judge_tools(
-            self.judge,
-            [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)],
+            self.judge, [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)]
         )
         if shape is not None and needed > shape.max_tokens:
             raise ConfigError(
@@ -439,24 +413,17 @@ class GrpoConfig(MethodConfig):
     def rollout_log_problems(self, groups: Sequence[GroupRecord]) -> Iterator[str]:
         return problems_of(groups, self)
 
-    def num_parameters(self) -> int | None:
-        return self.model.num_parameters()
-
     def training_sequences(self, rows: int, longest: int) -> tuple[int, int]:
         groups = rows if self.groups_per_lane is None else min(rows, self.groups_per_lane)
         return groups * self.group_size, longest + self.sampling.max_tokens
-
-    def model_flops(self) -> ModelFlops | None:
-        return causal_flops(self.model)
 
     @property
     def num_references(self) -> int:
         return int(self.kl > 0)
 
-    def size(self, num_tokens: int) -> ModelSize | None:
-        """Count the reference, unless it is the model without its adapters."""
-        is_held = self.kl > 0 and (self.reference.path is not None or self.model.lora is None)
-        return model_size(self.model, num_tokens, copies=int(is_held))
+    @property
+    def num_frozen_copies(self) -> int:
+        return int(self.kl > 0 and (self.reference.path is not None or self.model.lora is None))
 
     def sampling_numbers(self, rows: int, longest: int) -> int:
         decoder, shape = self.model.decoder(), self.model.shape()

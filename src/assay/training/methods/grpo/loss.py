@@ -33,6 +33,11 @@ TOKEN_MEANS = ("dapo", "bnpo", "cispo")
 """Losses that average over tokens; the others average over completions."""
 
 
+OfTokens = Float[Tensor, "row target"]
+"""A number for each token of padded rows; of a line, [1, place]."""
+TokenMask = Bool[Tensor, "row target"]
+
+
 class LineRows(NamedTuple):
     """The completions of a line."""
 
@@ -49,16 +54,12 @@ class LineRows(NamedTuple):
 
 
 def policy_loss(
-    logprobs: Float[Tensor, "row target"],
-    old_logprobs: Float[Tensor, "row target"],
-    advantages: Float[Tensor, "sample"],
-    loss_mask: Bool[Tensor, "row target"],
-    loss: AnyLoss,
-    rows: LineRows | None = None,
-) -> tuple[Float[Tensor, "row target"], Bool[Tensor, "row target"]]:
+    logprobs: OfTokens, old_logprobs: OfTokens, advantages: Float[Tensor, "sample"], loss_mask: TokenMask,
+    loss: AnyLoss, rows: LineRows | None = None,
+) -> tuple[OfTokens, TokenMask]:  # fmt: skip
     """Return the loss of each token, and whether its ratio was clipped: it has no gradient (cispo: a smaller one).
 
-    With gspo, all tokens of a completion share one ratio. `rows`: those of a line, [1, place].
+    With gspo, all tokens of a completion share one ratio. `rows`: those of a line.
     """
     log_ratios = logprobs - old_logprobs
     row_advantages = advantages[:, None] if rows is None else advantages[rows.row_of]
@@ -77,23 +78,14 @@ def policy_loss(
     return -gains, is_clipped
 
 
-def divergences(
-    logprobs: Float[Tensor, "row target"],
-    old_logprobs: Float[Tensor, "row target"],
-    reference: Float[Tensor, "row target"],
-) -> Float[Tensor, "row target"]:
+def divergences(logprobs: OfTokens, old_logprobs: OfTokens, reference: OfTokens) -> OfTokens:
     """Return k3 of each token times its ratio, so that mean and gradient are unbiased for tokens of any sampler."""
     differences = reference - logprobs
     return (logprobs - old_logprobs).exp() * (differences.exp() - differences - 1)
 
 
 def reduced_loss(
-    token_losses: Float[Tensor, "row target"],
-    loss_mask: Bool[Tensor, "row target"],
-    loss: AnyLoss,
-    *,
-    max_tokens: int,
-    rows: LineRows | None = None,
+    token_losses: OfTokens, loss_mask: TokenMask, loss: AnyLoss, *, max_tokens: int, rows: LineRows | None = None
 ) -> Float[Tensor, ""]:
     """Return the sum of the loss: over tokens, or over each completion's mean. `rows`: those of a line."""
     if rows is not None:
@@ -108,7 +100,7 @@ def reduced_loss(
     return row_losses.sum()
 
 
-def importance_weights(gaps: Float[Tensor, "row target"], gap: LogprobGap) -> Float[Tensor, "row target"]:
+def importance_weights(gaps: OfTokens, gap: LogprobGap) -> OfTokens:
     """Return the truncated importance weight of each token of a remote engine: trainer probability over engine
     probability, at most `max_weight`; 1 within the bound. `gaps` are differences of logprobs."""
     return gaps.exp().clamp(max=gap.max_weight).where(gaps.abs() > gap.bound, 1.0)

@@ -8,7 +8,7 @@ updates use the sampler's logprobs.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
-from assay.base.shapes import Float64, Shaped
+from assay.base.shapes import Float64
 from assay.data.dataset.tokens import load_tokenizer
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.inference.local.generator import Generator
@@ -33,8 +33,6 @@ from assay.models.head import TokenScores
 from assay.models.lora import adapters_off
 from assay.models.token_scores import CausalNetwork, line_of
 from assay.records.exported_model import ModelForm
-from assay.records.phase import EnterPhase
-from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.methods.grpo.batch import (
     RolloutGroup,
     TrainingSample,
@@ -74,9 +72,9 @@ from assay.training.methods.grpo.rollouts import (
     with_grades,
 )
 from assay.training.numerics import MetricSum, combined_digest
-from assay.training.rollouts.source import ReplayedRollout
+from assay.training.rollouts.source import ReplayedRollout, RolloutContext
 from assay.training.samples import LaneSamples
-from assay.training.trainer.method import FrozenModels, Loss
+from assay.training.trainer.method import FrozenModels, Loss, Tensors
 
 REFERENCE, OLD, LOGPROB_GAP = "reference", "old_logprobs", "logprob_gap"
 DRIFT = "drift"
@@ -130,27 +128,14 @@ class GrpoMethod:
         model: nn.Module,
         lanes: Sequence[LaneShare],
         frozen_models: FrozenModels,
+        context: RolloutContext,
         *,
-        step: int,
-        seed: int,
         max_tokens: int | None,
-        reward_cache: RewardCache | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
-        enter_phase: EnterPhase = lambda phase: None,
     ) -> list[LaneSamples]:
         """Generate and grade the completions of all lanes together; see `RolloutMethod`."""
         prompts_by_lane = [list(prompt_groups(lane.micro_batches)) for lane in lanes]
-        all_groups = self._rollout_groups(
-            model,
-            [group for prompts in prompts_by_lane for group in prompts],
-            frozen_models,
-            step=step,
-            seed=seed,
-            reward_cache=reward_cache,
-            is_stopping=is_stopping,
-            enter_phase=enter_phase,
-        )
-        groups = iter(all_groups)
+        all_prompts = [group for prompts in prompts_by_lane for group in prompts]
+        groups = iter(self._rollout_groups(model, all_prompts, frozen_models, context))
         samples = []
         for lane, prompts in zip(lanes, prompts_by_lane, strict=True):
             own = list(islice(groups, len(prompts)))
@@ -161,9 +146,8 @@ class GrpoMethod:
             line = next((batch.line for batch in lane.micro_batches), None)
             trained_lane = training_lane(lane.lane, own, self.config, max_tokens, line)
             graders = self._rewards.graders
-            rollout_log = rollout_log_entries(own, trained_lane, self.config, step=step, graders=graders)
-            digest = combined_digest([digest_of(own)])
-            samples.append(LaneSamples(trained_lane, sums, digest, rollout_log))
+            rollout_log = rollout_log_entries(own, trained_lane, self.config, step=context.step, graders=graders)
+            samples.append(LaneSamples(trained_lane, sums, combined_digest([digest_of(own)]), rollout_log))
         return samples
 
     @property
@@ -175,26 +159,21 @@ class GrpoMethod:
         model: nn.Module,
         lane: LaneShare,
         frozen_models: FrozenModels,
+        context: RolloutContext,
         *,
         row_id: int,
         sample: int,
-        step: int,
-        seed: int,
-        reward_cache: RewardCache | None = None,
     ) -> ReplayedRollout:
         """Generate one completion again; see `RolloutMethod`.
 
         If rows of a tile are not independent, the whole group is generated. Completions of a remote engine are
         read from the run.
         """
-        prompts_of_lane = list(prompt_groups(lane.micro_batches))
-        groups = self._rollout_groups(
-            model, prompts_of_lane, frozen_models, step=step, seed=seed, reward_cache=reward_cache
-        )
+        groups = self._rollout_groups(model, list(prompt_groups(lane.micro_batches)), frozen_models, context)
         index = [group.row_id for group in groups].index(row_id)
         group, rollout = groups[index], groups[index].rollouts[sample]
         if self._remote is None:
-            prompts = prompts_of([group], self.config.group_size, seed=seed)
+            prompts = prompts_of([group], self.config.group_size, seed=context.seed)
             alone = [prompts[sample]] if self._generator(model).rows_are_independent else prompts
             rollout = self._generate(model, alone, self.config.sampling)[sample % len(alone)]
         failure = group.grades[sample].failure
@@ -202,7 +181,7 @@ class GrpoMethod:
         advantage = float(group.advantages[sample])
         return ReplayedRollout(
             prompt=self._tokenizer.decode(group.prompt.tolist(), skip_special_tokens=False),
-            completion=self._text(rollout),
+            completion=self._texts([group._replace(rollouts=[rollout])])[0],
             tokens=tuple(rollout.tokens.tolist()),
             logprobs=tuple(rollout.logprobs.tolist()),
             ended_by=rollout.reason,
@@ -232,11 +211,11 @@ class GrpoMethod:
         is_over_tokens = self.config.loss.type in TOKEN_MEANS
         return num_completion_tokens(micro_batch) if is_over_tokens else len(micro_batch.row_ids)
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         arrays = (completion_arrays if has_completions(micro_batch) else prompt_arrays)(micro_batch)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
-    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def blank(self, device: torch.device) -> Tensors:
         """Return a completion of one token to a prompt of one token."""
         return {
             "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
@@ -245,7 +224,7 @@ class GrpoMethod:
             "advantages": torch.zeros(1, device=device),
         }
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:
         loss_mask, scores = tensors["loss_mask"], self._scores(model, tensors)
         logprobs, num_tokens = scores.logprobs, loss_mask.sum()
         sampler_logprobs = tensors["sampler_logprobs"]
@@ -277,9 +256,7 @@ class GrpoMethod:
         loss = reduced_loss(token_losses, loss_mask, self.config.loss, max_tokens=longest, rows=rows)
         return Loss(loss, metrics, {OLD: first_logprobs})
 
-    def predictions(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, Float64[Tensor, "row"]]:
+    def predictions(self, model: nn.Module, tensors: Tensors) -> Mapping[str, Float64[Tensor, "row"]]:
         """Return reward, truncation and length of one completion for each prompt, and its divergence from the
         reference; nothing for a blank."""
         if "items" not in tensors:
@@ -339,7 +316,7 @@ class GrpoMethod:
     def _ends(self) -> frozenset[int]:
         return frozenset(self.config.end_ids())
 
-    def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
+    def _scores(self, model: nn.Module, tensors: Tensors) -> TokenScores:
         temperature, line = self.config.sampling.temperature, line_of(tensors)
         scores: TokenScores = model(
             tensors["input_ids"], tensors.get("position_ids"), tensors["loss_mask"], temperature=temperature, line=line
@@ -347,29 +324,24 @@ class GrpoMethod:
         return scores
 
     def _rollout_groups(
-        self,
-        model: nn.Module,
-        prompts: Sequence[RolloutGroup],
-        frozen_models: FrozenModels,
-        *,
-        step: int,
-        seed: int,
-        reward_cache: RewardCache | None,
-        is_stopping: Callable[[], bool] = lambda: False,
-        enter_phase: EnterPhase = lambda phase: None,
+        self, model: nn.Module, prompts: Sequence[RolloutGroup], frozen_models: FrozenModels, context: RolloutContext
     ) -> list[RolloutGroup]:
         """Generate and grade the completions of all prompts."""
         size = self.config.group_size
-        enter_phase("generation")
-        heartbeat = partial(enter_phase, "generation")
-        rollouts = self._sample(model, prompts, step, seed, reward_cache, is_stopping, heartbeat)
-        enter_phase("reward")
-        if is_stopping():  # grading may take as long as generation
+        context.enter_phase("generation")
+        if self._remote is None:
+            sampled = prompts_of(prompts, size, seed=context.seed)
+            rollouts = self._generate(model, sampled, self.config.sampling, context.is_stopping)
+        else:
+            assert isinstance(model, CausalNetwork), type(model)
+            rollouts = self._remote.of(model, prompts, context)
+        context.enter_phase("reward")
+        if context.is_stopping():  # grading may take as long as generation
             raise GenerationCancelledError
         starts = range(0, len(rollouts), size)
         groups = [group._replace(rollouts=rollouts[at : at + size]) for group, at in zip(prompts, starts, strict=True)]
-        texts = self._texts(groups)
-        grades = self._rewards.grade(groups, texts, frozen_models, step=step, reward_cache=reward_cache)
+        cache, texts = context.reward_cache, self._texts(groups)
+        grades = self._rewards.grade(groups, texts, frozen_models, step=context.step, reward_cache=cache)
         return [
             with_grades(group, grades[at : at + size], self.config) for group, at in zip(groups, starts, strict=True)
         ]
@@ -389,33 +361,6 @@ class GrpoMethod:
         sampler = self.config.sampler
         gap = sampler.logprob_gap if isinstance(sampler, RemoteSampler) else None
         return gap if gap is not None and gap.on_excess == "truncate" else None
-
-    def _sample(
-        self,
-        model: nn.Module,
-        groups: Sequence[RolloutGroup],
-        step: int,
-        seed: int,
-        reward_cache: RewardCache | None,
-        is_stopping: Callable[[], bool],
-        heartbeat: Callable[[], None],
-    ) -> list[Rollout]:
-        """Return `group_size` completions of each prompt."""
-        if self._remote is None:
-            prompts = prompts_of(groups, self.config.group_size, seed=seed)
-            return self._generate(model, prompts, self.config.sampling, is_stopping)
-        assert isinstance(model, CausalNetwork) and reward_cache is not None, (
-            "completions of a remote engine must be stored"
-        )
-        return self._remote.of(
-            model,
-            groups,
-            step=step,
-            seed=seed,
-            reward_cache=reward_cache,
-            is_stopping=is_stopping,
-            heartbeat=heartbeat,
-        )
 
     def _divergence(self, model: nn.Module, groups: Sequence[RolloutGroup]) -> Float64[Tensor, "row"]:
         """Return each completion's divergence from the reference, per token."""
@@ -448,8 +393,6 @@ class GrpoMethod:
         return self._engine[1]
 
     def _texts(self, groups: Sequence[RolloutGroup]) -> list[str]:
-        return [self._text(rollout) for group in groups for rollout in group.rollouts]
-
-    def _text(self, rollout: Rollout) -> str:
-        """Return the text that graders read, without the end token or stop string."""
-        return CompletionText(self._tokenizer, self.config.sampling.stop, self._ends).of(rollout.tokens.tolist())
+        """Return the texts that graders read, without the end token or stop string."""
+        text = CompletionText(self._tokenizer, self.config.sampling.stop, self._ends)
+        return [text.of(rollout.tokens.tolist()) for group in groups for rollout in group.rollouts]

@@ -27,7 +27,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float32
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE, tokenizer_file
-from assay.inference.protocol import SamplingParams
+from assay.inference.protocol import Reason, SamplingParams
 from assay.inference.remote import HOW, POLL_S, EngineError, RemoteEngine, RemoteSampler
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
@@ -36,17 +36,11 @@ from assay.models.exporting import ExportOptions, save_model
 from assay.models.head import TokenScores
 from assay.models.lora import base_sha256, merge_adapters
 from assay.models.token_scores import CausalNetwork
-from assay.records.rollout_log import (
-    NEGLIGIBLE_NATS,
-    FirstLogprobGap,
-    GeneratedCompletion,
-    GeneratedGroup,
-    largest_gap,
-)
-from assay.training.checkpoint.pending_rollouts import delete_groups, load_groups, save_group
-from assay.training.checkpoint.reward_cache import RewardCache
+from assay.records.rollout_log import NEGLIGIBLE_NATS, FirstLogprobGap, GeneratedCompletion, GeneratedGroup, largest_gap
+from assay.training.checkpoint.reward_cache import RewardCache, delete_groups, load_groups, save_group
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.methods.grpo.batch import RolloutGroup
+from assay.training.rollouts.source import RolloutContext
 
 _UNFINISHED = ".unfinished-"
 _DIGEST_LENGTH = 64
@@ -80,22 +74,13 @@ class RemoteRollouts:
         self._last: tuple[RewardCache, int] | None = None
         """Cache and step of the last stored rollouts."""
 
-    def of(
-        self,
-        network: CausalNetwork,
-        groups: Sequence[RolloutGroup],
-        *,
-        step: int,
-        seed: int,
-        reward_cache: RewardCache,
-        is_stopping: Callable[[], bool],
-        heartbeat: Callable[[], None],
-    ) -> list[Rollout]:
-        """Return `group_size` completions of each prompt for optimizer step `step`.
+    def of(self, network: CausalNetwork, groups: Sequence[RolloutGroup], context: RolloutContext) -> list[Rollout]:
+        """Return `group_size` completions of each prompt.
 
-        Raises `GenerationCancelledError` if `is_stopping()` becomes true. `heartbeat` is called while the
-        engine generates; the engine's own timeout applies.
+        `context.enter_phase` is called again and again while the engine generates; the engine's own timeout applies.
         """
+        step, is_stopping, reward_cache = context.step, context.is_stopping, context.reward_cache
+        assert reward_cache is not None, "completions of a remote engine must be stored"
         row_ids = [group.row_id for group in groups]
         saved, self._last = load_groups(reward_cache.store, step, row_ids), (reward_cache, step)
         if reward_cache.is_read_only:
@@ -107,7 +92,7 @@ class RemoteRollouts:
             policy = weights_digest(network.state_dict())
             rollouts = {row_id: _rollouts(record) for row_id, record in saved.items() if record.policy == policy}
             prompts = {
-                group.row_id: Prompt(group.prompt, derive_key(seed, group.row_id, "engine"))
+                group.row_id: Prompt(group.prompt, derive_key(context.seed, group.row_id, "engine"))
                 for group in groups
                 if group.row_id not in rollouts
             }
@@ -116,6 +101,7 @@ class RemoteRollouts:
                 save_group(reward_cache.store, _group_record(row_id, rollouts, policy, step, reward_cache.attempt))
 
             generate = partial(self._sync_and_generate, network, prompts, policy, keep, is_stopping)
+            heartbeat = partial(context.enter_phase, "generation")
             rollouts |= _with_heartbeat(generate, is_stopping, heartbeat)
         if lost := [row_id for row_id in row_ids if len(rollouts.get(row_id, ())) != self._size]:
             raise DataError(
@@ -317,9 +303,7 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
 def _group_record(row_id: int, rollouts: Sequence[Rollout], policy: str, step: int, attempt: int) -> GeneratedGroup:
     completions = tuple(
         GeneratedCompletion(
-            tokens=tuple(rollout.tokens.tolist()),
-            logprobs=tuple(rollout.logprobs.tolist()),
-            reason=rollout.reason,
+            tokens=tuple(rollout.tokens.tolist()), logprobs=tuple(rollout.logprobs.tolist()), reason=rollout.reason
         )
         for rollout in rollouts
     )
@@ -330,11 +314,7 @@ def _committed(reward_cache: RewardCache, step: int, row_ids: Sequence[int]) -> 
     """Return the completions in commits' rollout logs; the last log wins."""
     return {
         group.row_id: [
-            Rollout(
-                np.array(entry.tokens, np.int64),
-                np.array(entry.logprobs, np.float32),
-                "length" if entry.is_cut else "stop",
-            )
+            _rollout(entry.tokens, entry.logprobs, "length" if entry.is_cut else "stop")
             for entry in group.completions
             if entry.tokens is not None
         ]
@@ -343,7 +323,8 @@ def _committed(reward_cache: RewardCache, step: int, row_ids: Sequence[int]) -> 
 
 
 def _rollouts(group: GeneratedGroup) -> list[Rollout]:
-    return [
-        Rollout(np.array(entry.tokens, np.int64), np.array(entry.logprobs, np.float32), entry.reason)
-        for entry in group.completions
-    ]
+    return [_rollout(entry.tokens, entry.logprobs, entry.reason) for entry in group.completions]
+
+
+def _rollout(tokens: Sequence[int], logprobs: Sequence[float] | None, reason: Reason) -> Rollout:
+    return Rollout(np.array(tokens, np.int64), np.array(logprobs, np.float32), reason)

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, TypeAda
 from assay.base.config import FrozenConfig, first_repeated
 from assay.base.errors import ConfigError
 from assay.inference.endpoint import HttpEngine
-from assay.models.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig
+from assay.models.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig, check_scorer
 from assay.records.dataset import DatasetManifest
 from assay.records.run import Run
 from assay.scoring.grader_runner import Tools
@@ -174,16 +174,14 @@ def check_rewards(
     for index, reward in enumerate(rewards):
         where = f"{key}[{index}]"
         if isinstance(reward, RunReward):
-            _check_run(CommitName(reward.run, reward.step).run_of(where), where, longest, vocab_size)
+            run = CommitName(reward.run, reward.step).run_of(where)
+            shape, where = reward_model(run, where).shape(), f"{where}.run={run.run_id}"
+            check_scorer(shape, where, longest=longest, vocab_size=vocab_size, what="reward model")
             continue
         check_sample_fields(reward.grader, where)
         if manifest.item_fields is not None:
             check_item_fields(
-                reward.grader,
-                manifest.item_fields,
-                manifest.num_rows,
-                where=where,
-                source=f"dataset '{manifest.name}'",
+                reward.grader, manifest.item_fields, manifest.num_rows, where=where, source=f"dataset '{manifest.name}'"
             )
 
 
@@ -196,21 +194,3 @@ def reward_model(run: Run, where: str) -> NewCausalConfig | PretrainedCausalConf
             "rewards. Name a run of method reward."
         )
     return _MODEL.validate_python(method["model"])
-
-
-def _check_run(run: Run, where: str, longest: int, vocab_size: int | None) -> None:
-    shape = reward_model(run, where).shape()
-    if shape is None:
-        return
-    if vocab_size is not None and vocab_size > shape.vocab_size:
-        raise ConfigError(
-            f"{where}.run={run.run_id}: its vocabulary has {shape.vocab_size} tokens, and that of method.model "
-            f"{vocab_size}: it could not score all that the policy may generate. Train a reward model with as "
-            "many."
-        )
-    if longest > shape.max_tokens:
-        raise ConfigError(
-            f"{where}.run={run.run_id}: its model takes {shape.max_tokens} tokens, but the longest prompt with "
-            f"a completion of sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or "
-            "a reward model that takes more."
-        )

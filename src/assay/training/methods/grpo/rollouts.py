@@ -22,14 +22,7 @@ from assay.inference.remote import RemoteSampler
 from assay.inference.rollout import Prompt
 from assay.records.rollout_log import GroupRecord, Outcome, RolloutRecord
 from assay.scoring.grade import Grade
-from assay.training.methods.grpo.batch import (
-    ADVANTAGE,
-    RolloutGroup,
-    TrainingSample,
-    micro_batches,
-    rewards_of,
-    scaled,
-)
+from assay.training.methods.grpo.batch import ADVANTAGE, RolloutGroup, TrainingSample, micro_batches, rewards_of, scaled
 from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOverlong
 from assay.training.methods.grpo.loss import group_advantages
 from assay.training.methods.grpo.outcomes import overlong_penalties

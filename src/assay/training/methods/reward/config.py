@@ -12,12 +12,12 @@ from assay.models.config import ModelSize
 from assay.models.flops import ModelFlops, causal_flops
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
-from assay.training.trainer.method_config import MethodConfig, RowScores
+from assay.training.trainer.method_config import CausalMethodConfig, RowScores
 
 MARGIN_OF_REWARDS = Metric(name="margin", unit="rewards", higher_is_better=True)
 
 
-class RewardConfig(MethodConfig):
+class RewardConfig(CausalMethodConfig):
     """A causal language model whose one output at a sequence's last token is the reward."""
 
     also_called: ClassVar = {
@@ -60,12 +60,8 @@ class RewardConfig(MethodConfig):
         )
 
     @property
-    def takes_lines(self) -> bool:
-        return self.model.takes_lines
-
-    @property
-    def may_compile(self) -> bool:
-        return self.model.lora is None
+    def window_tokens(self) -> None:
+        """It generates no text."""
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
         check_rows(self.model, manifest, "method.model")

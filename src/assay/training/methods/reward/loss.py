@@ -16,11 +16,7 @@ from assay.base.shapes import Float
 
 
 def reward_losses(
-    chosen: Float[Tensor, "pair"],
-    rejected: Float[Tensor, "pair"],
-    margins: Float[Tensor, "pair"],
-    *,
-    centring: float,
+    chosen: Float[Tensor, "pair"], rejected: Float[Tensor, "pair"], margins: Float[Tensor, "pair"], *, centring: float
 ) -> Float[Tensor, "pair"]:
     """Return the loss of each pair, in nats (the centring term is in rewards squared)."""
     losses = -logsigmoid(chosen - rejected - margins)

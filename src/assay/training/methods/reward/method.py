@@ -12,10 +12,10 @@ from torch.nn.functional import logsigmoid
 from assay.base.shapes import Float, Float32, Shaped
 from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
-from assay.data.loader.line import LineShape, distinct_indices, line_arrays
+from assay.data.loader.line import LineShape, distinct_indices, in_slots, line_arrays
 from assay.models.exporting import ExportOptions
 from assay.models.line_attention import Borders
-from assay.models.pairs import Pairs, in_slots, pairs_of
+from assay.models.pairs import Pairs, pairs_of
 from assay.models.reward_network import RewardNetwork
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
@@ -23,7 +23,7 @@ from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
 from assay.training.methods.reward.exporting import load_exported, save_exported
 from assay.training.methods.reward.loss import reward_losses
 from assay.training.numerics import MetricSum
-from assay.training.trainer.method import FrozenModels, Loss
+from assay.training.trainer.method import FrozenModels, Loss, Tensors
 
 
 class RewardMethod:
@@ -46,7 +46,7 @@ class RewardMethod:
     def weight(self, micro_batch: MicroBatch) -> int:
         return len(micro_batch.row_ids)
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         """Return `input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; for single sequences, as in
         `predict`, the first two.
 
@@ -68,19 +68,14 @@ class RewardMethod:
             arrays = _line_arrays(pairs, margins, micro_batch.line)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
-    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def blank(self, device: torch.device) -> Tensors:
         return {
             "input_ids": torch.zeros(2, 1, dtype=torch.int64, device=device),
             "lengths": torch.ones(2, dtype=torch.int32, device=device),
             "margins": torch.zeros(1, device=device),
         }
 
-    def loss(
-        self,
-        model: nn.Module,
-        tensors: Mapping[str, Shaped[Tensor, "..."]],
-        frozen_models: FrozenModels,  # noqa: ARG002
-    ) -> Loss:
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:  # noqa: ARG002
         chosen, rejected = self._rewards(model, tensors)
         losses = reward_losses(chosen, rejected, tensors["margins"], centring=self.config.centring)
         margins, totals = (chosen - rejected).detach(), (chosen + rejected).detach()
@@ -98,9 +93,7 @@ class RewardMethod:
             },
         )
 
-    def predictions(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, Shaped[Tensor, "pair"]]:
+    def predictions(self, model: nn.Module, tensors: Tensors) -> Mapping[str, Shaped[Tensor, "pair"]]:
         chosen, rejected = (rewards.double() for rewards in self._rewards(model, tensors))
         return {
             ACCURACY.name: (chosen > rejected).double(),
@@ -110,10 +103,10 @@ class RewardMethod:
             REJECTED_REWARD.name: rejected,
         }
 
-    def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Mapping[str, list[Any]]:
+    def predict(self, model: nn.Module, tensors: Tensors) -> Mapping[str, list[Any]]:
         return {"reward": model(tensors["input_ids"], tensors["lengths"]).double().tolist()}
 
-    def embeddings(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "line width"]:
+    def embeddings(self, model: nn.Module, tensors: Tensors) -> Float[Tensor, "line width"]:
         """Return the state at each sequence's last token."""
         assert isinstance(model, RewardNetwork), type(model)
         return model.last_states(tensors["input_ids"], tensors["lengths"])
@@ -125,9 +118,7 @@ class RewardMethod:
     def load_exported(self, folder: Path) -> nn.Module:
         return load_exported(folder)
 
-    def _rewards(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> tuple[Float[Tensor, "pair"], Float[Tensor, "pair"]]:
+    def _rewards(self, model: nn.Module, tensors: Tensors) -> tuple[Float[Tensor, "pair"], Float[Tensor, "pair"]]:
         arguments: list[Any] = [tensors["input_ids"], tensors["lengths"]]
         if "borders" in tensors:
             arguments += [tensors["position_ids"], Borders(tensors["borders"], tensors["longest_row"])]
@@ -139,14 +130,12 @@ def _line_arrays(
     pairs: Pairs, margins: Float32[np.ndarray, "row"], line: LineShape
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     # Unused slots have indices of their own: gradients are written to distinct indices.
-    slots, ends = pairs.slots(line.rows), np.cumsum(pairs.lengths, dtype=np.int64)
-    is_used = in_slots(np.ones(len(slots), bool), slots, 2 * line.rows)
-    indices = distinct_indices(ends - 1, 2 * line.rows, line)
-    ends_of_slots = in_slots(ends, slots, 2 * line.rows)
-    ends_of_slots[~is_used] = indices[len(ends) :] + 1
+    slots, ends = pairs.slots(line), np.cumsum(pairs.lengths, dtype=np.int64)
+    indices = distinct_indices(ends - 1, line.num_slots, line)
+    unused = np.setdiff1d(np.arange(line.num_slots), slots)
     return {
         **line_arrays(pairs.input_ids, pairs.lengths, line),
-        "lengths": ends_of_slots,
+        "lengths": in_slots(indices + 1, np.concatenate([slots, unused]), line.num_slots),
         "margins": in_slots(margins, slots[: len(margins)], line.rows),
-        "is_pair": is_used[: line.rows],
+        "is_pair": np.arange(line.rows) < len(margins),
     }

@@ -7,7 +7,7 @@ from torch import Tensor
 from assay.base.shapes import Bool, Shaped
 from assay.data.dataset.columns import SPANS
 from assay.data.loader.batch import MicroBatch
-from assay.data.loader.line import LineShape, line_arrays, scored_arrays
+from assay.data.loader.line import scored_arrays
 from assay.training.methods.sft.config import SftConfig
 
 
@@ -38,27 +38,20 @@ def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
 def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> dict[str, Shaped[Tensor, "..."]]:
     """Return `input_ids` [line, token], `scored` [line, token - 1], `num_trained` [row].
 
-    A line has those of `line_arrays` and `scored_arrays`, with `scored` as [1, place] and `num_trained` [1]. For packed
-    rows also `position_ids` [line, token] and `row_of` [line, token - 1], the row of the next token.
+    A line has the arrays of `scored_arrays`, and `num_trained` [1]. For packed rows also `position_ids` [line, token]
+    and `row_of` [line, token - 1], the row of the next token.
     """
     trained = trained_tokens(batch, config)
     if batch.line is not None:
-        return _line_tensors(batch, batch.line, trained[:, 1:], device)
-    tensors = {"input_ids": batch.tokens.values, "scored": trained[:, 1:]}
-    if batch.packing is None:
-        tensors["num_trained"] = trained.sum(axis=1)
+        tensors = scored_arrays(batch.tokens.values, batch.tokens.lengths, trained[:, 1:], batch.line)
+        tensors["num_trained"] = trained.sum(keepdims=True)[0]
     else:
-        row_of = batch.row_of_tokens()
-        tensors["num_trained"] = np.bincount(row_of[trained], minlength=len(batch.row_ids))
-        tensors["position_ids"] = batch.packing.position_ids.astype(np.int64)
-        tensors["row_of"] = row_of[:, 1:]
+        tensors = {"input_ids": batch.tokens.values, "scored": trained[:, 1:]}
+        if batch.packing is None:
+            tensors["num_trained"] = trained.sum(axis=1)
+        else:
+            row_of = batch.row_of_tokens()
+            tensors["num_trained"] = np.bincount(row_of[trained], minlength=len(batch.row_ids))
+            tensors["position_ids"] = batch.packing.position_ids.astype(np.int64)
+            tensors["row_of"] = row_of[:, 1:]
     return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in tensors.items()}
-
-
-def _line_tensors(
-    batch: MicroBatch, line: LineShape, scored: Bool[np.ndarray, "row target"], device: torch.device
-) -> dict[str, Shaped[Tensor, "..."]]:
-    rows = batch.tokens.values, batch.tokens.lengths
-    arrays = line_arrays(*rows, line) | scored_arrays(*rows, scored, line)
-    arrays |= {"scored": arrays["scored"][None], "num_trained": scored.sum(keepdims=True)[0]}
-    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}

@@ -20,7 +20,7 @@ from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
 from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
 from assay.training.numerics import MetricSum
-from assay.training.trainer.method import FrozenModels, Loss
+from assay.training.trainer.method import FrozenModels, Loss, Tensors
 
 
 class SftMethod:
@@ -43,22 +43,17 @@ class SftMethod:
     def weight(self, micro_batch: MicroBatch) -> int:
         return int(trained_tokens(micro_batch, self.config).sum())
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         return sft_tensors(micro_batch, self.config, device)
 
-    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+    def blank(self, device: torch.device) -> Tensors:
         return {
             "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
             "scored": torch.ones(1, 1, dtype=torch.bool, device=device),
             "num_trained": torch.ones(1, dtype=torch.int64, device=device),
         }
 
-    def loss(
-        self,
-        model: nn.Module,
-        tensors: Mapping[str, Shaped[Tensor, "..."]],
-        frozen_models: FrozenModels,  # noqa: ARG002
-    ) -> Loss:
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:  # noqa: ARG002
         num_trained = tensors["num_trained"].sum()
         if (line := line_of(tensors)) is None:
             scores = self._scores(model, tensors)
@@ -74,9 +69,7 @@ class SftMethod:
             },
         )
 
-    def predictions(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, Shaped[Tensor, "row"]]:
+    def predictions(self, model: nn.Module, tensors: Tensors) -> Mapping[str, Shaped[Tensor, "row"]]:
         """Return means over each row's trained tokens (0 if it has none), and their number."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].clamp(min=1)
         return {
@@ -89,16 +82,14 @@ class SftMethod:
         assert isinstance(model, CausalNetwork), type(model)
         save_model(model.network, self.config.model, folder, options)
 
-    def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
+    def _scores(self, model: nn.Module, tensors: Tensors) -> TokenScores:
         scores: TokenScores = model(
             tensors["input_ids"], tensors.get("position_ids"), tensors["scored"], line=line_of(tensors)
         )
         return scores
 
 
-def _of_rows(
-    values: Shaped[Tensor, "line target"], tensors: Mapping[str, Shaped[Tensor, "..."]]
-) -> Float64[Tensor, "row"]:
+def _of_rows(values: Shaped[Tensor, "line target"], tensors: Tensors) -> Float64[Tensor, "row"]:
     """Return the sum of each row."""
     if "row_of" not in tensors:
         return values.double().sum(dim=1)

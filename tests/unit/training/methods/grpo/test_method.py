@@ -35,6 +35,7 @@ from assay.training.methods.grpo.rollouts import (
     with_grades,
 )
 from assay.training.numerics import means_of
+from assay.training.rollouts.source import RolloutContext
 from prompt_rows import grpo_config, prompt_lane
 
 CPU = torch.device("cpu")
@@ -48,7 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rolled_out(method: GrpoMethod, model: nn.Module, *lanes: LaneShare, seed: int = 0, max_tokens: int | None = None):
     with torch.no_grad():
-        return method.rollouts(model, lanes, {}, step=1, seed=seed, max_tokens=max_tokens)
+        return method.rollouts(model, lanes, {}, RolloutContext(1, seed), max_tokens=max_tokens)
 
 
 def tokens_of(lane: LaneShare) -> list[Any]:
@@ -404,7 +405,7 @@ def test_an_answer_made_alone_is_that_of_its_lane(
     method = GrpoMethod(grpo_config(base, groups_per_lane=1, overlong={"type": "mask"}))
     model, lane = method.build_model(), prompt_lane(0, [1, 2, 3])
     result = {
-        (row, sample): method.rollout(model, lane, {}, row_id=row, sample=sample, step=1, seed=3)
+        (row, sample): method.rollout(model, lane, {}, RolloutContext(1, 3), row_id=row, sample=sample)
         for row in (1, 2, 3)
         for sample in range(4)
     }

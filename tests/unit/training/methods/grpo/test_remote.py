@@ -19,14 +19,14 @@ from assay.models.exporting import ExportOptions
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import ObjectStore, open_store
-from assay.training.checkpoint.pending_rollouts import load_groups
-from assay.training.checkpoint.reward_cache import RewardCache
+from assay.training.checkpoint.reward_cache import RewardCache, load_groups
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.methods.grpo import remote
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.loss import importance_weights
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.methods.grpo.remote import RemoteRollouts, check_engine
+from assay.training.rollouts.source import RolloutContext
 from assay.training.samples import LaneSamples
 from assay.workflows.run import plan_run
 from completions_server import CompletionsServer, serving
@@ -81,10 +81,8 @@ def store(tmp_path: Path) -> ObjectStore:
 def rolled_out(config: GrpoConfig, store: ObjectStore, *, rows: list[int], **reward_cache: Any) -> LaneSamples:
     method = GrpoMethod(config)
     with torch.no_grad():
-        [result] = method.rollouts(
-            method.build_model(), [prompt_lane(0, rows)], {}, step=3, seed=7, max_tokens=None,
-            reward_cache=RewardCache(store, **{"attempt": 1, **reward_cache}),
-        )  # fmt: skip
+        context = RolloutContext(3, 7, RewardCache(store, **{"attempt": 1, **reward_cache}))
+        [result] = method.rollouts(method.build_model(), [prompt_lane(0, rows)], {}, context, max_tokens=None)
     return result
 
 
@@ -251,10 +249,9 @@ def test_who_is_asked_to_stop_waits_for_no_answer_and_gives_signs_of_life_while_
     phases, method = list[str](), GrpoMethod(config)
     monkeypatch.setattr(remote, "HEARTBEAT_S", 0.0)
     with engine.lock, pytest.raises(GenerationCancelledError):  # it answers nobody
-        method.rollouts(
-            method.build_model(), [prompt_lane(0, [1, 2])], {}, step=3, seed=7, max_tokens=None,
-            reward_cache=RewardCache(store, attempt=1), is_stopping=lambda: len(phases) > 3, enter_phase=phases.append,
-        )  # fmt: skip
+        cache = RewardCache(store, attempt=1)
+        context = RolloutContext(3, 7, cache, is_stopping=lambda: len(phases) > 3, enter_phase=phases.append)
+        method.rollouts(method.build_model(), [prompt_lane(0, [1, 2])], {}, context, max_tokens=None)
     assert set(phases) == {"generation"}
     for thread in threading.enumerate():
         if thread.name.startswith("engine"):
