@@ -26,6 +26,8 @@ from assay.workflows.calibration import Calibration
 from assay.workflows.run import check_new, count_steps
 
 FLOAT_BYTES = 4
+HALF_BYTES = 2
+"""Bytes of a bfloat16 number."""
 MOMENTS = 2
 """Moments of AdamW for each parameter."""
 PACKING_WASTE = 11 / 9
@@ -42,6 +44,7 @@ class RankMemory(NamedTuple):
     """Peak memory of a rank in bytes, in float32, without Python and its libraries."""
 
     parameters: int
+    """With the bfloat16 copy of `trainer.weights.compute=bfloat16`."""
     frozen: int
     """Frozen weights: below adapters, or a reference model."""
     gradients: int
@@ -97,7 +100,8 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
     notes = check_new(recipe, steps.planned, changed=changed)
     rows = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
-    size = recipe.method.size(_largest_micro_batch(recipe, dataset))
+    size, gpu = recipe.method.size(_largest_micro_batch(recipe, dataset)), smallest_gpu_bytes()
+    memory = _memory(recipe, dataset, world_size) if size else None
     completions, longest = recipe.method.training_sequences(1, 0) if samples(recipe.method) else (0, 0)
     return Preview(
         num_steps=steps.planned,
@@ -109,7 +113,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
         completion_tokens=rows * completions * longest,
         parameters=size.parameters if size else recipe.method.num_parameters(),
         frozen=size.frozen if size else 0,
-        memory=_memory(recipe, dataset, world_size) if size else None,
+        memory=memory,
         num_commits=_num_due(steps.planned, trainer.commit_every, trainer.evaluate_every)
         if trainer.commit_every != "auto"
         else None,
@@ -117,7 +121,8 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
         warnings=(
             *notes,
             *_notes(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size),
-            *(_line_notes(recipe, dataset) if smallest_gpu_bytes() is not None else ()),
+            *(_line_notes(recipe, dataset) if gpu is not None else ()),
+            *(_length_notes(recipe, memory, gpu) if gpu is not None and memory is not None else ()),
         ),
     )
 
@@ -155,6 +160,7 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     assert size is not None
     shares = LaneShares(recipe.loader.lanes, world_size)
     weights, lanes = FLOAT_BYTES * size.parameters, shares.most
+    copied = HALF_BYTES * size.parameters if recipe.trainer.weights.compute == "bfloat16" else 0
     # The gradient being computed, a sum per level of the largest block's tree, and the sums of earlier blocks.
     num_sums = 1 + max(max(1, int(math.log2(load))) + load.bit_count() - 1 for load in shares.loads)
     window_tokens = lanes * recipe.loader.window_rows * dataset.manifest.lengths.mean
@@ -162,9 +168,9 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     activations = FLOAT_BYTES * size.activations
     sampled = recipe.method.sampling_numbers(lanes * recipe.loader.rows_per_lane, int(dataset.manifest.lengths.max))
     return RankMemory(
-        parameters=weights,
-        frozen=FLOAT_BYTES * size.frozen,
-        gradients=num_sums * weights,
+        parameters=weights + copied,
+        frozen=(HALF_BYTES if copied else FLOAT_BYTES) * size.frozen,
+        gradients=num_sums * weights + copied,
         optimizer=MOMENTS * weights,
         commit=(1 + MOMENTS) * weights,
         activations=activations,
@@ -232,6 +238,26 @@ def _line_notes(recipe: Recipe, dataset: Dataset) -> Iterator[str]:
             f"loader.layout.type={loader.layout.type}: micro-batches change their shape, so a GPU waits for the host "
             f"to start each kernel. With {{type: line, tokens: {tokens}, row_tokens: {row_tokens}}} a pass "
             "has one shape and starts at once (other batches, hence other weights)"
+        )
+
+
+def _length_notes(recipe: Recipe, memory: RankMemory, gpu: int) -> Iterator[str]:
+    """Say before the run that a line is longer than a GPU's memory allows, with the length that fits."""
+    layout = recipe.loader.layout
+    if not isinstance(layout, LineLayout):
+        return
+    # Flat gradients are copied to memory of their own.
+    rest = memory.parameters + memory.frozen + memory.gradients + memory.optimizer + memory.optimizer // MOMENTS
+    # A captured pass keeps its activations, and evaluations run plain passes.
+    activations = 2 * memory.activations
+    if recipe.trainer.precision != "float32":
+        activations = activations * HALF_BYTES // FLOAT_BYTES
+    if rest + activations > gpu:
+        fitting = max(0, layout.tokens * (gpu - rest) // activations)
+        yield (
+            f"loader.layout.tokens={layout.tokens}: a worker needs about {bytes_text(rest + activations)}, and a GPU "
+            f"here has {bytes_text(gpu)}: lines of about {fitting} tokens fit. Use shorter lines, or "
+            "method.model.checkpoint_activations"
         )
 
 
