@@ -253,7 +253,7 @@ create_run(Home.from_environment(), read_config_file(Path(sys.argv[1]), sys.argv
 def _copied_source(folder: Path) -> Path:
     """`src`, with the method that sleeps in place of all others, for which many fork servers have no room."""
     source = folder / "src"
-    shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
     shutil.copytree(HERE / "asleep", source / "assay/training/methods/asleep")
     lines = (source / REGISTRY).read_text().splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if line.startswith("    Entry("))

@@ -67,8 +67,8 @@ def row_s(found: MeasuredSteps, setting: Setting) -> float:
     return found.step_s / batch
 
 
-def followed(name: str, case: Case, seconds: float) -> list[Followed]:
-    """As it is, then with each change that is to save time; in the order of the advice."""
+def followed(name: str, case: Case, seconds: float, max_changes: int | None = None) -> list[Followed]:
+    """Measure the case as it is, then with the first `max_changes` changes that save time, in the advice's order."""
     setting = case.setting._replace(workers=case.workers, nodes=case.workers)
     print(f"{name}: {case.workers} workers, {setting}", flush=True)
     with cluster(setting._replace(workers=1, nodes=1, steps=WHOLE_RUN)) as created:
@@ -78,9 +78,7 @@ def followed(name: str, case: Case, seconds: float) -> list[Followed]:
     now = measured(setting)
     print(f"  as it is: {described(now)}", flush=True)
     found = []
-    for advice in events:
-        if advice.time_saved <= 0:
-            continue
+    for advice in [advice for advice in events if advice.time_saved > 0][:max_changes]:
         then = measured(advised := changed(case, advice))
         gained = 1 - row_s(then, advised) / row_s(now, setting)
         found.append(Followed(100 * advice.time_saved, 100 * gained))

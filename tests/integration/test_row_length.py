@@ -31,7 +31,7 @@ Assay = Callable[..., Any]
 def copied_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`src` with the method in it."""
     source = tmp_path_factory.mktemp("copy") / "src"
-    shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
     shutil.copytree(HERE / "row_length", source / "assay/training/methods/row_length")
     (source / REGISTRY).write_text(with_the_line((SRC / REGISTRY).read_text()))
     return source

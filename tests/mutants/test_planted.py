@@ -19,7 +19,7 @@ FAILED_TESTS = 1
 def planted_source(mistake: Planted, folder: Path) -> Path:
     """A copy of `src` with the mistake in it."""
     source = folder / "src"
-    shutil.copytree(CHECKOUT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(CHECKOUT / "src", source, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
     path = source / "assay" / mistake.file
     text = path.read_text(encoding="utf-8")
     assert text.count(mistake.right) == 1, (
