@@ -16,6 +16,7 @@ from assay.reporting.documents.memo import (
     Memo,
     anchor_of,
     clause_tone,
+    decision_path,
     gate_text,
     mark_of,
     memo_document,
@@ -28,6 +29,7 @@ from assay.reporting.documents.one_page_pdf import one_page_pdf
 from assay.reporting.documents.render import render_document
 from assay.reporting.terminal.document import print_document
 from assay.reporting.views.statements import more_text, reason_text
+from assay.statistics.campaign.looks import LookPlan, take_look
 from assay.statistics.warnings import Warned
 
 
@@ -304,3 +306,24 @@ def test_the_first_page_is_one_sheet(memo, decision):
     decided = memo(*(with_error_counts(decision(name, "scale")) for name in ("one", "two", "three")))
     pdf = one_page_pdf(memo_summary(decided))
     assert pdf.startswith(b"%PDF") and b"/Type/Pages/Count 1" in pdf
+
+
+def test_each_look_is_shown_with_its_bounds(memo, decision):
+    first = decision("faster", "narrow")
+    look = take_look(LookPlan(gate_seeds=(2, 4)), [first.look], name="look at 4 seeds", num_seeds=4, is_gate=True)
+    second = first.model_copy(update={"look": look, "look_number": 2, "recommendation": "stop", "is_final": True})
+    several = replace(memo(second), looks=(first, second))
+    text = markdown(memo_document(several))
+    assert "2 taken, 2 declared" in text
+    rows = [line for line in text.splitlines() if line.startswith(("| look 1 of 2", "| look 2 of 2"))]
+    for item, row in zip((first, second), rows, strict=True):
+        assert f"{100 * item.look.level:.4g}%" in row
+    assert "narrow" in rows[0] and "stop" in rows[1]
+    assert {decision_path(first), decision_path(second)} <= set(record_paths(several))
+
+
+def test_a_memo_links_to_records_that_have_addresses(memo, decision):
+    scaled = memo(decision("faster", "scale"))
+    addresses = {path: f"/records/{number}" for number, path in enumerate(record_paths(scaled))}
+    page = render_document(memo_document(replace(scaled, addresses=addresses)))
+    assert all(f'href="{address}"' in page for address in addresses.values())

@@ -14,13 +14,14 @@ from assay.planning.actuals import Spend
 from assay.planning.program.offer import EvaluatedScope, Move
 from assay.planning.program.progress import Progress
 from assay.planning.program.work import GateRule, ProgramGuardrail, ProgramSafetyRule
+from assay.planning.simulation.delays import delays
 from assay.planning.simulation.forecast import Alarm, forecast
 from assay.planning.simulation.offer import baseline_of
 from assay.planning.simulation.questions import simulate_what_ifs
 from assay.planning.simulation.recommended_action import recommended, recommended_action
 from assay.planning.what_if import WhatIfResult
 from assay.reporting.document import Document, Fact, Listing, Paragraph, Section, Table, TitledTable, Verdict
-from assay.reporting.documents.markdown import markdown
+from assay.reporting.documents.markdown import markdown, plain
 from assay.reporting.documents.plan.plan_documents import (
     _campaign_text,
     execution_plan,
@@ -599,3 +600,20 @@ def test_charts_and_tables_for_people_name_things_by_their_titles(report, docume
     names = [name for name in (*known.activities, *known.team) if "_" in name]
     svgs = "".join(re.findall(r"<svg.*?</svg>", render_document(documents[0]), flags=re.S))
     assert not [name for name in names if name in svgs]
+
+
+def test_the_status_draws_what_happened_over_the_plan(report, running):
+    page = render_document(weekly_status(running, report.offered.offer, []))
+    assert page.count('class="bar actual"') == 2 * len(running.progress.activities), "at both widths"
+    assert page.count('class="now-line"') == 2
+    text = markdown(weekly_status(running, report.offered.offer, []))
+    row = next(line for line in text.splitlines() if "before any run" in line and "7 Jan" in line)
+    assert "4 Jan" in row, "planned and actual dates stand side by side"
+
+
+def test_a_delay_names_what_waits_for_it(running, report):
+    late = delays(running)[0]
+    text = markdown(weekly_status(running, report.offered.offer, []))
+    waiting = [node.title for node in running.program.nodes().values() if late.name in {n.name for n in node.after}]
+    row = next(line for line in text.splitlines() if line.startswith(f"| {plain(late.title)} | {late.cause}"))
+    assert waiting and all(plain(title) in row for title in waiting)
