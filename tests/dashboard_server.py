@@ -5,10 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Self
 
 _COMMAND = [sys.executable, "-c", "from assay.cli.main import main; main()", "serve"]
+
+START_S = 60.0
 
 
 class DashboardServer:
@@ -18,7 +21,7 @@ class DashboardServer:
         self.home = home
         self.port = 0
         self._log = log
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -35,16 +38,13 @@ class DashboardServer:
         """Start at the port that it had before, and return once it answers."""
         environment = {**os.environ, "ASSAY_HOME": str(self.home)}
         environment.pop("ASSAY_LEDGER", None)
+        began = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [*_COMMAND, "--port", str(self.port)], stdout=log, stderr=subprocess.PIPE, text=True, env=environment
-            )
-        assert self._process.stderr is not None
-        said = ""
-        while (found := re.search(r"dashboard \S+:(\d+)", said)) is None:
-            line = self._process.stderr.readline()
-            assert line, f"the server did not start: {said}"
-            said += line
+            self._process = subprocess.Popen([*_COMMAND, "--port", str(self.port)], stderr=log, env=environment)
+        deadline_s = time.monotonic() + START_S
+        while (found := re.search(r"dashboard \S+:(\d+)", self._log.read_text()[began:])) is None:
+            assert self._process.poll() is None and time.monotonic() < deadline_s, self._log.read_text()
+            time.sleep(0.05)
         self.port = int(found[1])
 
     def kill(self) -> None:
@@ -52,6 +52,8 @@ class DashboardServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            if self._process.stderr is not None:
+                self._process.stderr.close()
 
     def interrupt(self, *, timeout_s: float) -> int:
         """Send Ctrl-C, and return the exit code. Raises `TimeoutExpired` if it goes on."""

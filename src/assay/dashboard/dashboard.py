@@ -1,5 +1,6 @@
 """What every page gets: the home, the API's state, and what watches both."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -24,8 +25,8 @@ from assay.workflows.rebuild import fold_in
 
 _COUNTED = ("runs", "attempts", "launches", "evaluations", "benchmark_results", "decisions", "run_notes")
 """Tables whose new rows change the list of runs."""
-_OF_A_RUN = ("*", "log/*", "attempts/*", "metrics/*/*", "evaluations/*", "benchmarks/*")
-"""Files of a run that change with what its page shows."""
+_OF_A_RUN = ("log", "attempts", "evaluations", "benchmarks")
+"""Folders of a run whose files change with what its page shows."""
 
 
 class Dashboard(NamedTuple):
@@ -77,8 +78,10 @@ def _looks(home: Home, api: AppState, background: Background, ledger: OpenLedger
         return counts, opened.last_writes()
 
     def run(run_id: str) -> object:
-        files = (path for pattern in _OF_A_RUN for path in sorted(home.run_dir(run_id).glob(pattern))[-64:])
-        return [(file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+        folder = home.run_dir(run_id)
+        # Earlier attempts log no more, so the newest two are enough.
+        attempts = [folder / "metrics" / name for name, *_ in _newest_in(folder / "metrics")[-2:]]
+        return [_newest_in(part) for part in (folder, *(folder / name for name in _OF_A_RUN), *attempts)]
 
     def campaigns(_: str) -> object:
         files = home.campaigns.glob("*/decisions/*.json")
@@ -98,6 +101,14 @@ def _looks(home: Home, api: AppState, background: Background, ledger: OpenLedger
         "computed": background.num_done,
         "minute": lambda _: int(api.clock.now_s() / 60),
     }
+
+
+def _newest_in(folder: Path) -> list[tuple[str, int, int]]:
+    """Return name, time and size of the last files of a folder by name; empty if it does not exist."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        last = sorted(entries, key=lambda entry: entry.name)[-64:]
+        return [(entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in last]
+    return []
 
 
 def accepted_repository(api: AppState, resource_id: str) -> JobRepository | EvalRunRepository | BatchRepository:

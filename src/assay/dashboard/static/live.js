@@ -4,6 +4,7 @@ const address = document.getElementById("stream")?.dataset.address;
 const trouble = document.getElementById("trouble");
 let lastWord = new Date();
 let source = null;
+let isPageOld = false; // the last fetch of the page was refused
 let nextFetch = null;
 let lastFetchMs = 0;
 const RETRY_MS = 5000;
@@ -16,7 +17,7 @@ function say(text) {
 
 function isHeard() {
   lastWord = new Date();
-  say("");
+  if (!isPageOld) say("");
 }
 
 function isSilent() {
@@ -27,6 +28,7 @@ function isSilent() {
 function isRefused(event) {
   const { status, responseText } = event.detail.xhr;
   if (status === 401) return location.reload();
+  isPageOld = true;
   const why = new DOMParser().parseFromString(responseText, "text/html").querySelector(".sentence")?.textContent;
   say(`${why ?? "The server failed."} This page is as of ${lastWord.toLocaleTimeString()} and goes on by itself.`);
   setTimeout(fetchPageSoon, RETRY_MS);
@@ -87,7 +89,10 @@ async function loadOncePossible(retryMs) {
 const retryS = Number(document.getElementById("page").dataset.retryS ?? 0);
 if (retryS) setTimeout(loadOncePossible, 1000 * retryS, 1000 * retryS);
 
-document.body.addEventListener("htmx:afterOnLoad", isHeard);
+document.body.addEventListener("htmx:afterSwap", () => {
+  isPageOld = false;
+  isHeard();
+});
 document.body.addEventListener("htmx:afterSwap", showLocalTimes);
 document.body.addEventListener("htmx:sendError", isSilent);
 document.body.addEventListener("htmx:responseError", isRefused);

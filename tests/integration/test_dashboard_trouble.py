@@ -1,0 +1,236 @@
+"""Servers that die, homes that cannot be read, many readers, and texts of users that want to run: in a browser."""
+
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+from assay.base.clock import SystemClock
+from assay.records.run import Note, RunNotes
+from assay.serving.openai.app_state import AppState
+from assay.store.home import Home
+from assay.store.objects import open_store
+from browser import opened_browser
+from dashboard_server import DashboardServer
+from metric_runs import log_points, metric_run
+from unit.dashboard.accepted import accept_eval_run, accept_job, launch, validate
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}\'"><svg onload=window.hacked=1>'
+SAID_WITHIN_MS = 3000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.at(tmp_path / "runs")
+
+
+@pytest.fixture
+def server(home: Home, tmp_path: Path) -> Iterator[DashboardServer]:
+    run_with_points(home, "steady")
+    with DashboardServer(home.folder, tmp_path / "server.log") as started:
+        yield started
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    with opened_browser() as browser:
+        yield browser.new_page(viewport={"width": 1280, "height": 900})
+
+
+def run_with_points(home: Home, run_id: str, **names: str) -> Any:
+    run = metric_run(home, run_id, 0)
+    log_points(run, 1, 0, loss=np.linspace(2, 1, 200), **{name: np.ones(20) for name in names.values()})
+    return run
+
+
+def api_of(home: Home) -> AppState:
+    return AppState.of(open_store(str(home.api)), {}, SystemClock())
+
+
+def test_a_killed_server_is_noticed_and_a_new_one_goes_on_with_the_login(
+    home: Home, server: DashboardServer, page: Any
+) -> None:
+    key = api_of(home).keys.make(project="default", name="", scopes=("read",), lives_s=None)
+    page.goto(f"{server.address}/runs")
+    page.fill("input[name=key]", key.secret)
+    page.click("button:has-text('Log in')")
+    page.wait_for_selector("text=steady")
+    server.kill()
+    page.wait_for_selector("#trouble:not([hidden])", timeout=SAID_WITHIN_MS)
+    assert "does not answer" in page.inner_text("#trouble")
+    run_with_points(home, "while-it-was-away")
+    server.start()
+    page.wait_for_selector("text=while-it-was-away", timeout=20_000)
+    page.wait_for_selector("#trouble", state="hidden", timeout=5000)
+    assert page.url.endswith("/runs")
+
+
+def test_a_ledger_that_vanishes_is_named_and_shown_again_once_it_is_back(
+    home: Home, server: DashboardServer, page: Any
+) -> None:
+    page.goto(f"{server.address}/runs")
+    file = home.ledger_file()
+    assert file is not None
+    away = file.with_suffix(".away")
+    file.rename(away)
+    page.wait_for_selector("#trouble:not([hidden])", timeout=10_000)
+    assert "the file is gone" in page.inner_text("#trouble")
+    assert not file.exists(), "no empty ledger takes its place"
+    away.rename(file)
+    page.wait_for_selector("#trouble", state="hidden", timeout=15_000)
+    page.goto(f"{server.address}/runs")
+    assert "steady" in page.inner_text("#page")
+
+
+def test_a_page_of_an_error_loads_once_its_cause_is_gone(home: Home, server: DashboardServer, page: Any) -> None:
+    assert page.goto(f"{server.address}/cost").status == 200
+    file = home.ledger_file()
+    assert file is not None
+    file.rename(file.with_suffix(".away"))
+    response = page.goto(f"{server.address}/cost")
+    assert response.status == 503 and response.headers["retry-after"] == "5"
+    file.with_suffix(".away").rename(file)
+    page.wait_for_selector("h1:has-text('Cost by project')", timeout=20_000)
+
+
+def test_a_locked_ledger_delays_no_reader(home: Home, server: DashboardServer, page: Any) -> None:
+    file = home.ledger_file()
+    assert file is not None
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        assert page.goto(f"{server.address}/runs").status == 200
+        assert "steady" in page.inner_text("#page")
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_a_run_without_its_folder_is_said_and_comes_back(home: Home, server: DashboardServer, page: Any) -> None:
+    assert page.goto(f"{server.address}/runs/steady").status == 200
+    folder = home.run_dir("steady")
+    folder.rename(folder.with_name("elsewhere"))
+    response = page.goto(f"{server.address}/runs/steady")
+    assert response.status in (200, 404, 503) and "failed; the server" not in page.inner_text("#page")
+    folder.with_name("elsewhere").rename(folder)
+    assert page.goto(f"{server.address}/runs/steady").status == 200
+
+
+def test_hostile_texts_run_nothing_and_send_nothing(home: Home, server: DashboardServer, page: Any) -> None:
+    run_with_points(home, "hostile", bad=HOSTILE)
+    with home.open_ledger() as ledger:
+        run = ledger.run("hostile")
+        ledger.record_run(run.model_copy(update={"recipe": {"name": HOSTILE, HOSTILE: HOSTILE}}))
+        note = Note(at_s=1.0, by=HOSTILE, text=HOSTILE)
+        ledger.record_run_notes(RunNotes(run_id="hostile", tags=(HOSTILE,), notes=(note,)))
+        (attempt,) = ledger.attempts("hostile")
+        environment = attempt.environment.model_copy(update={"user": HOSTILE})
+        changed = {"environment": environment, "reason": HOSTILE, "outcome": "failed", "ended_s": attempt.started_s + 9}
+        ledger.record_attempt(attempt.model_copy(update=changed))
+    api = api_of(home)
+    job_id = accept_job(api, metadata={HOSTILE: HOSTILE}, suffix=HOSTILE, training_file=HOSTILE)
+    validate(api, job_id)
+    launch(api, job_id)
+    eval_id = accept_eval_run(api, name=HOSTILE)
+    foreign: list[str] = []
+    page.on(
+        "request",
+        lambda request: foreign.append(request.url) if not request.url.startswith((server.address, "data:")) else None,
+    )
+    page.on("dialog", lambda dialog: foreign.append(dialog.message))
+    addresses = [
+        "/", "/runs", f"/runs?search={HOSTILE}", "/runs/hostile", "/runs/hostile/metrics",
+        "/compare?runs=hostile,steady",
+        "/benchmarks", "/decisions", "/programs", "/coverage", "/jobs", f"/jobs/{job_id}", f"/jobs/{eval_id}",
+        "/cost?by=person", f"/nothing/{HOSTILE}", f"/runs/{HOSTILE}", f"/jobs?kind={HOSTILE}",
+    ]  # fmt: skip
+    for address in addresses:
+        page.goto(f"{server.address}{address}")
+        page.wait_for_timeout(200)
+        assert page.evaluate("window.hacked") is None, address
+        assert page.locator("#page img, #page script, #page [onerror], #page [onload]").count() == 0, address
+        assert "49" not in page.title()
+    assert foreign == []
+    page.goto(f"{server.address}/jobs/{job_id}")
+    assert HOSTILE in page.inner_text("#page"), "it is shown as text"
+
+
+def test_a_frame_and_a_form_of_another_site_get_nothing(server: DashboardServer, page: Any) -> None:
+    page.route(
+        "http://evil.example/",
+        lambda route: route.fulfill(
+            content_type="text/html", body=f'<iframe src="{server.address}/runs"></iframe><p>evil</p>'
+        ),
+    )
+    page.goto("http://evil.example/")
+    page.wait_for_timeout(1000)
+    assert all("steady" not in frame.content() for frame in page.frames if frame != page.main_frame)
+    with pytest.raises(Exception, match="403"):
+        urlopen(Request(f"{server.address}/runs", headers={"host": "evil.example", "accept": "text/html"}))
+
+
+def text_at(request: str | Request) -> str:
+    with urlopen(request) as response:
+        return response.read().decode()
+
+
+def follow(server: DashboardServer, address: str, stopped: threading.Event, fetches: bool) -> None:
+    """Read a page\'s stream as its script does, and fetch the page again as often as the page says."""
+    text = text_at(f"{server.address}{address}")
+    found = re.search(r'data-address="([^"]+)"', text)
+    assert found is not None
+    refresh_s, fetched_s = 2.0, time.monotonic()
+    with suppress(OSError), urlopen(server.address + found[1].replace("&amp;", "&")) as stream:
+        for line in stream:
+            if stopped.is_set():
+                return
+            if fetches and line.startswith(b"event: changed") and time.monotonic() - fetched_s >= refresh_s:
+                fetched_s = time.monotonic()
+                live = Request(f"{server.address}{address}", headers={"hx-request": "true", "accept": "text/html"})
+                said = re.search(r'data-refresh-s="([\\d.]+)"', urlopen(live).read().decode())
+                refresh_s = float(said[1]) if said else refresh_s
+
+
+def test_twenty_live_pages_take_a_tenth_of_a_core_and_streams_end_with_the_server(
+    home: Home, server: DashboardServer
+) -> None:
+    stopped = threading.Event()
+    for number in range(20):
+        run_with_points(home, f"run-{number}")
+
+    def train() -> None:
+        while not stopped.wait(1.0):
+            for number in range(20):
+                (home.run_dir(f"run-{number}") / "log").mkdir(exist_ok=True)
+                (home.run_dir(f"run-{number}") / "log" / "progress").write_text(str(time.time()))
+
+    followed = [(server, f"/runs/run-{number % 20}", stopped, number < 20) for number in range(200)]
+    threads = [threading.Thread(target=follow, args=arguments, daemon=True) for arguments in followed]
+    for thread in threads[:20]:
+        thread.start()
+    threading.Thread(target=train, daemon=True).start()
+    time.sleep(20)
+    before_s, began_s = server.cpu_s(), time.monotonic()
+    time.sleep(20)
+    share = (server.cpu_s() - before_s) / (time.monotonic() - began_s)
+    for thread in threads[20:]:
+        thread.start()
+    time.sleep(5)
+    began_s = time.monotonic()
+    server.interrupt(timeout_s=15)
+    took_s = time.monotonic() - began_s
+    stopped.set()
+    for thread in threads:
+        thread.join(10)
+    assert share < 0.10, f"{share:.3f} of a core"
+    assert took_s < 10, "200 open streams do not hold the server up"
