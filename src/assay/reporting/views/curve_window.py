@@ -19,15 +19,8 @@ from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.attempt_limits import attempt_limits, batches, placeholders
 from assay.store.metrics.fold import segment_sizes
-from assay.store.metrics.levels import (
-    CurveState,
-    WindowNodes,
-    affordable_level,
-    first_step_after,
-    level_of,
-    open_curves,
-    read_window,
-)
+from assay.store.metrics.levels import CurveState, first_step_after, open_curves
+from assay.store.metrics.windows import WindowNodes, affordable_level, level_of, read_window
 
 Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

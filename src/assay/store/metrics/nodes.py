@@ -39,11 +39,17 @@ def sort_order(keys: Keys, steps: Keys) -> Keys | None:
     return None
 
 
-def merged_points(steps: Keys, values: npt.NDArray[np.float64], keys: Keys) -> Nodes:
-    """Return the nodes of neighbouring points with equal keys; keys, and steps within a key, never fall."""
-    if not len(steps):
-        return no_nodes()
+def point_nodes(steps: Keys, values: npt.NDArray[np.float64], keys: Keys) -> tuple[Keys, Nodes]:
+    """Return the keys of points in order, and for each the node of the points with this key.
+
+    Points stand in the order in which they were logged.
+    """
+    order = sort_order(keys, steps)
+    if order is not None:
+        steps, values, keys = steps[order], values[order], keys[order]
     starts = group_starts(keys)
+    if not len(starts):
+        return keys, no_nodes()
     nodes = np.zeros(len(starts), NODE)
     nodes["num_points"] = np.diff(np.r_[starts, len(steps)])
     is_finite = np.isfinite(values)
@@ -57,7 +63,7 @@ def merged_points(steps: Keys, values: npt.NDArray[np.float64], keys: Keys) -> N
     nodes["maximum"] = np.fmax.reduceat(finite, starts)
     last = _last_finite(finite, starts)
     nodes["last_step"], nodes["last"] = steps[last], finite[last]
-    return nodes
+    return keys[starts], nodes
 
 
 def merged_nodes(nodes: Nodes, keys: Keys) -> Nodes:
@@ -87,7 +93,7 @@ def nodes_of_level(nodes: Nodes, level: int) -> Nodes:
 
 def group_starts(keys: Keys) -> Keys:
     """Return the index of the first of each group of equal neighbours."""
-    return np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+    return np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
 
 
 def _last_finite(values: npt.NDArray[np.float64], starts: Keys) -> Keys:

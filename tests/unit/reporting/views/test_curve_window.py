@@ -29,7 +29,7 @@ from assay.reporting.views.curve_window import (
     window_curve,
 )
 from assay.store.ledger.ledger import Ledger, open_ledger
-from assay.store.metrics import fold, levels
+from assay.store.metrics import fold, levels, windows
 from assay.store.metrics.fold import append_points, fold_run
 from assay.store.metrics.segment import Points, SegmentHeader, SegmentWriter, segment_path
 from machine import MACHINE
@@ -89,8 +89,9 @@ def histories(draw: st.DrawFn, max_events: int = 8) -> list[Event]:
 def small_levels() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL.items():
-            patch.setattr(levels, name, value)
-        patch.setattr(fold, "CHUNK_POINTS", SMALL["CHUNK_POINTS"])
+            for module in (fold, levels, windows):
+                if hasattr(module, name):
+                    patch.setattr(module, name, value)
         yield
 
 
@@ -123,6 +124,11 @@ REWOUND = [
     Logged(2, list(range(11, 30)), [2.0] * 19),
     Logged(1, [9, 9, 50], [math.nan, 3.0, math.inf]),
 ]
+
+
+RESUMED_LOW = [Began(1, 0), Logged(1, [60, 6, -66, -271, 2], [5.0] * 5), Began(2, 7), Logged(2, [-3968], [7.0])]
+OVERWRITTEN = [Began(1, 0), Logged(1, list(range(40)), [1.0] * 40), Logged(1, [39, 39], [5.0, 6.0])]
+"""The last points are not in the levels yet, and count more than those of equal steps that are."""
 
 
 class Raw(NamedTuple):
@@ -182,6 +188,8 @@ WINDOWS = st.tuples(st.none() | STEPS, st.none() | STEPS, st.integers(1, 40)).fi
 @settings(deadline=None, max_examples=150)
 @example(REWOUND, (None, None, 9))
 @example(REWOUND, (None, None, 1))
+@example(OVERWRITTEN, (None, None, 9))
+@example(RESUMED_LOW, (None, None, 22))
 def test_each_column_has_the_extremes_of_the_points_in_it(
     ledger: Ledger, events: list[Event], window: tuple[int | None, int | None, int]
 ) -> None:
