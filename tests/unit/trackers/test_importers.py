@@ -149,7 +149,8 @@ def test_a_cut_event_file_gives_what_was_whole_and_later_the_rest(home: Home, tm
 def test_a_damaged_event_costs_itself_only(home: Home, tmp_path: Path) -> None:
     path = event_file(tmp_path / "logs", [scalar_event("loss", step, T, step) for step in range(100)])
     data = bytearray(path.read_bytes())
-    data[data.index(frame(scalar_event("loss", 50, T, 50))) + 30] ^= 1
+    whole = frame(scalar_event("loss", 50, T, 50))
+    data[data.index(whole) + len(whole) - 5] ^= 1  # the value's last byte: all that is read of it would be plausible
     path.write_bytes(data)
     (line,) = imported(home, tmp_path / "logs")
     assert line.left_out == ("1 events were damaged",)
@@ -214,6 +215,17 @@ def test_points_that_a_tool_inserts_between_others_are_added_once(home: Home, tm
     log_mlflow(path, "aa", [("loss", 0, 500, 1.0), ("loss", 2, 2000, 0.25), ("loss", 1, 1000, 0.5)])
     line = imported(home, path)[0]
     assert (line.num_new, len(points(home, line.run_id, "loss"))) == (1, 3)
+
+
+def test_a_rewritten_file_adds_each_point_as_often_as_it_is_missing(home: Home, tmp_path: Path) -> None:
+    once, other = scalar_event("loss", 1, T, 1.0), scalar_event("loss", 2, T, 2.0)
+    path = event_file(tmp_path / "logs", [message((1, T)), once])
+    imported(home, tmp_path / "logs")
+    path.unlink()
+    event_file(tmp_path / "logs", [message((1, T)), other, once, once])
+    (line,) = imported(home, tmp_path / "logs")
+    assert line.num_new == 2
+    assert stored(home, line.run_id)["loss"] == bits([(1, T, 1.0), (2, T, 2.0), (1, T, 1.0)])
 
 
 def test_an_import_that_is_killed_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
