@@ -254,12 +254,14 @@ def items(run_id: str, benchmark: str, step: int, which: "Which", as_json: bool)
 
     If a checkpoint has results of several versions of the benchmark, the last one is shown.
     """
+    home = current_home()
+    if not home.has_results(run_id):
+        raise _no_results(run_id)
     from assay.reporting.documents.benchmark_items import result_document
     from assay.reporting.terminal.document import print_document
     from assay.reporting.views.benchmark_items import newest_result, result_items
     from assay.reporting.views.view import json_list
 
-    home = current_home()
     with writable_ledger(home) as ledger:
         result = newest_result(ledger, run_id, benchmark, step)
     found = result_items(home.run_dir(run_id), result, which)

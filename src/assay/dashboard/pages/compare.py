@@ -10,7 +10,7 @@ from assay.dashboard.pages.runs import group_address, selection_of
 from assay.reporting.document import Commands, Document, Paragraph, Section
 from assay.reporting.documents.run_groups import compare_document
 from assay.reporting.views.run_groups import group_curves, run_groups
-from assay.reporting.views.run_list import Selection, run_lines
+from assay.reporting.views.run_list import Selection, current_summaries, run_lines
 
 METRICS = ("loss", "reward", "validation_loss", "validation_auc", "gradient_norm", "kl", "length", "tokens")
 """Metrics that the page suggests; any other may stand in the address."""
@@ -22,16 +22,17 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
     metric, baseline = visit.query.get("metric") or "loss", visit.query.get("baseline", "")
     selection = selection_of(visit)
     with dashboard.ledger() as ledger:
+        summaries = current_summaries(ledger)
         if not runs and not keys:
             if selection == Selection():
                 return _empty_page()
-            members = [line.run_id for line in run_lines(ledger, selection)]
+            members = [line.run_id for line in run_lines(ledger, selection, summaries)]
             if not members:
                 return _empty_page("No run matches.")
         else:
             members = runs
         try:
-            groups = run_groups(ledger, runs=members, keys=keys)
+            groups = run_groups(ledger, runs=members, keys=keys, summaries=summaries)
         except ConfigError as error:
             raise PageError(404, str(error)) from error
         pinned = next((group.key for group in groups if baseline in (group.key, *group.runs)), "") if baseline else ""

@@ -18,7 +18,7 @@ from assay.reporting.documents.run_list import RUN_COLUMNS, runs_table
 from assay.reporting.values import value_text
 from assay.reporting.views.comparison import recipe_changes
 from assay.reporting.views.run_groups import RunGroup, run_groups
-from assay.reporting.views.run_list import RunLine, Selection, Sorting, run_lines
+from assay.reporting.views.run_list import RunLine, Selection, Sorting, current_summaries, run_lines
 from assay.store.ledger.ledger import Ledger
 
 PER_PAGE = 100
@@ -32,12 +32,13 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
     if group not in ("", "recipe"):
         raise PageError(400, f"group={group}: expected recipe, or nothing.")
     with dashboard.ledger() as ledger:
-        lines = run_lines(ledger, selection)
+        summaries = current_summaries(ledger)
+        lines = run_lines(ledger, selection, summaries)
         shown = range(len(lines))[(number - 1) * PER_PAGE : number * PER_PAGE]
         if not lines:
             table, num_rows, of = Table((), ()), 0, "run"
         elif group:
-            groups = run_groups(ledger, runs=[line.run_id for line in lines])
+            groups = run_groups(ledger, runs=[line.run_id for line in lines], summaries=summaries)
             shown = range(len(groups))[(number - 1) * PER_PAGE : number * PER_PAGE]
             table, num_rows, of = _groups_table(groups, shown, visit), len(groups), "recipe"
         else:

@@ -14,12 +14,13 @@ from assay.base.errors import ConfigError
 from assay.records.evaluation import Estimate
 from assay.reporting.views.benchmark_history import ScoreRow, last_scores
 from assay.reporting.views.curve_window import RunColumns, grouped, run_columns
+from assay.reporting.views.run_list import current_summaries
 from assay.reporting.views.series import Series
 from assay.reporting.views.view import AsWritten, View
 from assay.statistics.benchmark_history import Luck, luck_of_best
 from assay.statistics.mean_scores import mean_estimate
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.summary import RunSummary, run_summaries
+from assay.store.ledger.summary import RunSummary
 
 NOT_COMPARED = ("name", "seed")
 """Keys of a recipe in which runs of a group may differ."""
@@ -69,12 +70,19 @@ def group_key(recipe: Mapping[str, Any]) -> str:
     return sha256_of_json({key: value for key, value in recipe.items() if key not in NOT_COMPARED})[:12]
 
 
-def run_groups(ledger: Ledger, *, runs: Iterable[str] = (), keys: Collection[str] = ()) -> list[RunGroup]:
+def run_groups(
+    ledger: Ledger,
+    *,
+    runs: Iterable[str] = (),
+    keys: Collection[str] = (),
+    summaries: Sequence[RunSummary] | None = None,
+) -> list[RunGroup]:
     """Return the groups of some runs and those with some keys, in the order of the arguments; without any, all groups,
-    the one with the newest run first. Raises `ConfigError` for an unknown run or key."""
+    the one with the newest run first. `summaries`: of all runs, if they were read before. Raises `ConfigError` for an
+    unknown run or key."""
     members: dict[str, list[RunSummary]] = {}
     group_of: dict[str, str] = {}
-    for summary in run_summaries(ledger):
+    for summary in current_summaries(ledger) if summaries is None else summaries:
         if not summary.run.is_drill:
             group_of[summary.run.run_id] = key = group_key(summary.run.recipe)
             members.setdefault(key, []).append(summary)

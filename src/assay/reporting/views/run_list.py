@@ -136,12 +136,17 @@ class Selection(NamedTuple):
     limit: int | None = None
 
 
-def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
-    """Return the selected runs, newest first by default."""
+def run_lines(
+    ledger: Ledger,
+    selection: Selection = Selection(),  # noqa: B008 (immutable)
+    summaries: Sequence[RunSummary] | None = None,
+) -> list[RunLine]:
+    """Return the selected runs, newest first by default. `summaries`: of all runs, if they were read before."""
     annotations, writes = {annotation.run_id: annotation for annotation in ledger.run_notes()}, ledger.last_writes()
-    listed = [summary for summary in _summaries(ledger) if selection.drills or not summary.run.is_drill]
+    read = current_summaries(ledger) if summaries is None else summaries
+    listed = [summary for summary in read if selection.drills or not summary.run.is_drill]
     _check_recipe_keys(listed, selection.where)
-    summaries = [summary for summary in listed if _has_values(summary, selection.where)]
+    chosen = [summary for summary in listed if _has_values(summary, selection.where)]
     lines = [
         RunLine.of(
             summary,
@@ -166,7 +171,7 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             forked_from=str(summary.run.parent) if summary.run.parent else None,
             note=run_annotations.notes[-1].text if run_annotations and run_annotations.notes else None,
         )
-        for summary in summaries
+        for summary in chosen
     ]
     notes = {
         run_id: " ".join(note.text for note in run_annotations.notes) for run_id, run_annotations in annotations.items()
@@ -176,10 +181,10 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
     return sorted(selected, key=key)[: selection.limit]
 
 
-def _summaries(ledger: Ledger) -> list[RunSummary]:
-    """Return run summaries. Reads the folders of runs whose supervisor died before it could update the
-    ledger."""
-    found = run_summaries(ledger)
+def current_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSummary]:
+    """Return the summaries of all runs, or of unfinished ones. Reads the folders of runs whose supervisor died before
+    it could update the ledger."""
+    found = run_summaries(ledger, is_unfinished=is_unfinished)
     if not (
         behind := [summary.run for summary in found if summary.status == "gone" and _is_behind(ledger, summary.run)]
     ):
@@ -188,7 +193,7 @@ def _summaries(ledger: Ledger) -> list[RunSummary]:
 
     for run in behind:
         catch_up(ledger, run)
-    return run_summaries(ledger)
+    return run_summaries(ledger, is_unfinished=is_unfinished)
 
 
 def _is_behind(ledger: Ledger, run: Run) -> bool:
