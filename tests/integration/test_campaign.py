@@ -95,7 +95,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(
     command = [sys.executable, "-c", PROGRAM, "decide", "run", str(campaign_file)]
     killed = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     _kill_once_committed(killed, tmp_path / "home", "tiny-faster-s0")
-    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    finished = assay("decide", "run", str(campaign_file))
     campaign = find_campaign(Home.from_environment(), "tiny")
     with Home.from_environment().open_ledger() as ledger:
         scoring = Scoring(ledger, SystemClock())
@@ -115,7 +115,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
     assert [item.benchmark for item in decision.secondary] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.accuracy_benchmark == "likelihood-correct"
-    assert because_text(decision) in " ".join(finished.stdout.split())
+    assert because_text(decision) in " ".join(finished.split())
     _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, assay)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
     _assert_the_cost_is_shown_if_a_price_is_set(decision, campaign_file, assay)

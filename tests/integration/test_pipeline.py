@@ -22,6 +22,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import saved_launches
 from assay.store.objects import open_store
+from in_process import AssayAt
 from integration.test_language_export import KEYS, MODEL, PROMPTS, built, chat, conversations, preferences
 
 __all__ = ["conversations", "preferences"]
@@ -137,26 +138,22 @@ def weights(home: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_memo(
-    stages: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stages: dict[str, Any], tmp_path: Path
 ) -> None:
     path, home = written(stages, tmp_path), tmp_path / "home"
+    assay = AssayAt(home)
     for stage in ("sft", "reward", "dpo", "grpo"):
         kill_in_the_midst(path, home, f"sums-{stage}-s0")
-    done = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    *models, memo = map(Path, done.stdout.splitlines()[-3:])
+    printed = assay("train", path).out.splitlines()[-3:]
+    *models, memo = map(Path, printed)
 
     launches = {run.run_id: len(saved_launches(run)) for run in Home.from_environment().runs()}
     assert launches == {f"sums-{item['name']}-s{seed}": 2 - seed for item in stages["stages"] for seed in (0, 1)}
-    again = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, check=True)
+    assert assay("train", path).out.splitlines()[-3:] == printed
     assert {run.run_id: len(saved_launches(run)) for run in Home.from_environment().runs()} == launches
-    assert again.stdout.splitlines()[-3:] == done.stdout.splitlines()[-3:]
 
     killed = weights(home)
-    subprocess.run(
-        [*COMMAND, str(path)], env={**os.environ, "ASSAY_HOME": str(tmp_path / "other")}, check=True,
-        capture_output=True,
-    )  # fmt: skip
+    AssayAt(tmp_path / "other")("train", path)
     assert weights(tmp_path / "other") == killed and len(killed) == 8
 
     run = Home.from_environment().run("sums-grpo-s0")
@@ -173,17 +170,12 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     text = (memo.parent / "memo.md").read_text()
     assert "of it for stages that are not compared" in text, "the reward model's"
     assert "dpo" in text and "grpo" in text and "2 paired seeds" in memo.read_text()
-    shown = json.loads(
-        subprocess.run(
-            [*COMMAND[:-1], "runs", "show", "sums", "--json"], capture_output=True, text=True, check=True
-        ).stdout
-    )
+    shown = assay.json("runs", "show", "sums")
     assert [item["status"] for item in shown["runs"]] == ["succeeded"] * 8
     (last,) = [item for item in shown["runs"] if item["run_id"] == "sums-grpo-s1"]
     assert last["started_from"] == "sums-dpo-s1@4" and last["started_from_digest"] == killed["sums-dpo-s1"]
     assert last["step"] == last["total_steps"] == 3 and last["device_hours"] > 0
-    decided = subprocess.run([*COMMAND[:-1], "decide", "again", "sums"], capture_output=True, text=True, check=False)
-    assert decided.returncode == 0, decided.stderr
+    assay("decide", "again", "sums")
 
 
 def refused(path: Path, home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
