@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from assay.records.commit import RunFinished
 from assay.records.run import Attempt
 from assay.records.suspect import Suspect
 from assay.reporting.views.cost import cost_report, owners_in
@@ -89,7 +90,13 @@ def test_a_waiting_job_has_its_place_and_its_reason(site: Site) -> None:
 def test_a_node_that_computed_wrongly_needs_a_person_for_a_week(site: Site) -> None:
     suspect = Suspect(rank=1, node="n12", device="cuda:3", step=7, lane=0, is_certain=True)
     failed(site, "wrong", suspects=(suspect,), text="wrong arithmetic")
-    assert "cuda:3 of node n12 computed wrongly in step 7" in shown(site)
+    failed(site, "long-ago", ago_s=8 * 86_400.0, suspects=(suspect.model_copy(update={"node": "n13"}),))
+    with site.dashboard.home.open_ledger() as ledger:
+        finished = RunFinished(attempt=2, step=10, weights_digest="w")
+        ledger.record_log_entries("wrong", {0: finished})
+    text = shown(site)
+    assert "cuda:3 of node n12 computed wrongly in step 7" in text, "although the run has finished since"
+    assert "n13" not in text and "No run ended badly" in text
 
 
 def test_device_hours_of_today_are_those_of_the_costs(site: Site) -> None:

@@ -24,7 +24,7 @@ from assay.reporting.views.now import (
     causes_by_run,
     failed_runs,
 )
-from assay.reporting.views.run_list import run_lines
+from assay.reporting.views.run_list import current_summaries, run_lines
 from assay.reporting.views.triage_statements import finding_next, finding_text
 from assay.store.followed import followed_programs
 from assay.store.ledger.ledger import Ledger
@@ -61,7 +61,9 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
     jobs = list(open_jobs(dashboard.api, projects))
     waiting = [job for job in jobs if job.queue]
     with dashboard.ledger() as ledger:
-        lines, campaigns = run_lines(ledger), campaign_lines(ledger)
+        lines = run_lines(ledger, summaries=current_summaries(ledger, is_unfinished=True))
+        campaigns = campaign_lines(ledger)
+        is_empty = not (lines or campaigns or jobs or ledger.has_runs())
         failed = failed_runs(ledger, lines, since_s=now_s - DAY_S)
         attention = list(attention_of_runs(ledger, lines, now_s=now_s))
     states = [
@@ -92,7 +94,7 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         shared_failures=[] if causes is None else causes.shared_failures,
         attention=attention,
         device_hours=None if costs.value is None else _with_plan(costs.value, states, now_s),
-        first_steps=() if lines or campaigns or jobs or states else FIRST_STEPS,
+        first_steps=FIRST_STEPS if is_empty and not states else (),
     )
     document = now_document(now, now_s=now_s, address=lambda about, name: f"{ADDRESSES[about]}{quote(name, safe='')}")
     topics = ("runs", "jobs", "campaigns", "followed", "minute", *(f"computed:{task}" for task in tasks))
@@ -149,7 +151,8 @@ def _device_hours(dashboard: Dashboard, now_s: float) -> DeviceHours:
 
 def _open_hours(ledger: Ledger, now_s: float) -> float:
     """Return the device-hours since midnight of attempts that run, until their runs' last sign of life."""
-    last_seen_s = {line.run_id: line.last_seen for line in run_lines(ledger) if line.status in AT_WORK}
+    summaries = current_summaries(ledger, is_unfinished=True)
+    last_seen_s = {item.run.run_id: item.last_seen_s for item in summaries if item.status in AT_WORK}
     held_s = 0.0
     for run_id, seen_s in last_seen_s.items():
         for attempt in ledger.attempts(run_id):

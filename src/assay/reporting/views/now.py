@@ -100,9 +100,9 @@ def attention_of_runs(ledger: Ledger, lines: Sequence[RunLine], *, now_s: float)
         if line.status in AT_WORK and line.last_seen is not None and now_s - line.last_seen >= HANG_S:
             text = f"no sign of life for {age_text(now_s - line.last_seen)}: it starts, evaluates or hangs"
             yield Attention("run", line.run_id, text, is_bad=line.status == "unknown")
-    seen_s = {line.run_id: max(line.last_seen or 0.0, line.created) for line in lines}
     for run_id, suspect in ledger.suspects():
-        if now_s - seen_s.get(run_id, 0.0) < SUSPECTED_S:
+        attempts = [attempt for attempt in ledger.attempts(run_id) if suspect in attempt.suspects]
+        if now_s - max(attempt.ended_s or attempt.started_s for attempt in attempts) < SUSPECTED_S:
             certain = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
             text = f"{suspect.device or 'a device'} of node {suspect.node} {certain} in step {suspect.step:,}"
             yield Attention("node", run_id, text, is_bad=True)

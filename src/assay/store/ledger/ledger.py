@@ -205,9 +205,10 @@ class Ledger:
 
     # Facts out
 
-    def runs(self) -> list[Run]:
-        """Return all runs, newest first."""
-        runs = self._records(Run.from_json, tables.runs, order="created_s DESC")
+    def runs(self, *, is_unfinished: bool = False) -> list[Run]:
+        """Return all runs, or those that have not made their last step; newest first."""
+        where = tables.UNFINISHED if is_unfinished else ""
+        runs = self._records(Run.from_json, tables.runs, where=where, order="created_s DESC")
         return [self._located(run) for run in runs]
 
     def run(self, id_or_prefix: str) -> Run:
@@ -222,9 +223,16 @@ class Ledger:
         with self.reading() as connection:
             return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = :run_id", {"run_id": run_id}))
 
-    def attempts(self, run_id: str | None = None) -> list[Attempt]:
-        """Return the attempts of a run or of all runs."""
-        return self._records(Attempt.from_json, tables.attempts, run_id)
+    def has_runs(self) -> bool:
+        """Return whether any run is recorded."""
+        with self.reading() as connection:
+            return bool(connection.execute("SELECT 1 FROM runs LIMIT 1"))
+
+    def attempts(self, run_id: str | None = None, *, is_unfinished: bool = False) -> list[Attempt]:
+        """Return the attempts of a run, of all runs, or of those that have not made their last step."""
+        return self._records(
+            Attempt.from_json, tables.attempts, run_id, where=tables.UNFINISHED if is_unfinished else ""
+        )
 
     def failures(self, run_id: str | None = None) -> list[Failure]:
         """Return the failures of a run or of all runs."""

@@ -11,6 +11,7 @@ from assay.records.run import Attempt, ImportedFrom, Run, RunStatus
 from assay.store.launches import process_state
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.tables import UNFINISHED
 
 NOT_EVALUATED = (None, None, None)
 SILENT_S = 900.0
@@ -85,11 +86,11 @@ def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
     return [entry for entry in entries if isinstance(entry, Commit) and entry.folder not in damaged]
 
 
-def run_summaries(ledger: Ledger) -> list[RunSummary]:
-    """Return all runs, newest first."""
-    runs = ledger.runs()
+def run_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSummary]:
+    """Return all runs, or those that have not made their last step; newest first."""
+    runs = ledger.runs(is_unfinished=is_unfinished)
     attempts: dict[str, list[Attempt]] = {}
-    for attempt in ledger.attempts():
+    for attempt in ledger.attempts(is_unfinished=is_unfinished):
         attempts.setdefault(attempt.run_id, []).append(attempt)
     launches = {launch.run_id: launch for launch in ledger.launches()}
     with ledger.reading() as connection:
@@ -97,7 +98,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             _by_run(connection, f"MAX(step) FILTER (WHERE type = '{kind}')", "log_entries")
             for kind in ("commit", "finished", "quarantine")
         )
-        headlines = _last_headlines(connection)
+        headlines = _last_headlines(connection, UNFINISHED if is_unfinished else "TRUE")
         device_s, evaluation_s = (
             _by_run(connection, f"SUM(held_s) FILTER (WHERE attempt {which} 0)", "phase_seconds")
             for which in (">", "=")
@@ -139,11 +140,11 @@ def _held_so_far_s(attempts: Sequence[Attempt], last_seen_s: float | None) -> fl
     return sum(max(0.0, (last_seen_s or 0.0) - attempt.started_s) * attempt.world_size for attempt in still)
 
 
-def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None, bool | None]]:
+def _last_headlines(connection: Connection, where: str) -> dict[str, tuple[str | None, float | None, bool | None]]:
     """Return title, value and direction of the headline metric by run. Classifier rows need no record."""
     rows = connection.execute(
         "SELECT run_id, headline, CASE WHEN record LIKE :pattern THEN NULL ELSE record END FROM evaluations "
-        "ORDER BY step",
+        f"WHERE {where} ORDER BY step",
         {"pattern": f'%"kind":"{ClassifierEvaluation.kind}"%'},
     )
     last = {run_id: (value, text) for run_id, value, text in rows}

@@ -170,6 +170,9 @@ metric_levels = LedgerTable(
 )
 """Blocks of nodes that summarize a curve's points by ranges of 2^level steps; a bucket is a step >> level."""
 
+UNFINISHED = "run_id NOT IN (SELECT run_id FROM log_entries WHERE type = 'finished')"
+"""Condition for rows of runs that have not made their last step."""
+
 TABLES = (
     layout, runs, writes, attempts, failures, incidents, launches, log_entries, phase_seconds, evaluations,
     benchmark_results, comparisons, audits, run_notes, campaigns, decisions,
