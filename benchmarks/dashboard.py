@@ -273,9 +273,9 @@ def first_drawn_s(opened: Any, command: list[str], port: int, page: tuple[str, s
             except Exception:  # a page without data does not look again by itself in time
                 tab.reload()
         tab.evaluate("() => new Promise(requestAnimationFrame)")
-        taken_s = time.perf_counter() - began_s
+        drawn_after_s = time.perf_counter() - began_s
         tab.close()
-    return taken_s
+    return drawn_after_s
 
 
 def peers(num_points: int, num_runs: int) -> dict[str, dict[str, float]]:

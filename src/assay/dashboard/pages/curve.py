@@ -1,6 +1,7 @@
 """The points of a metric's curve, for the script that draws it and as CSV, and the list of a run's metrics."""
 
 import json
+from collections import OrderedDict
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -30,7 +31,7 @@ from assay.store.metrics.curves import MetricSummary, metric_summaries
 from assay.store.metrics.fold import fold_run, segment_sizes
 
 PER_PAGE = 100
-MAX_ANSWERS = 200
+MAX_ENCODED = 200
 MAX_METRICS = 64
 """Metrics of one request."""
 TABLE_COLUMNS = 10
@@ -49,25 +50,25 @@ def curve_of_run(dashboard: Dashboard, visit: Visit) -> Response:
     with dashboard.ledger(visit.path["run_id"]) as ledger:
         sizes = segment_sizes(Path(ledger.run(visit.path["run_id"]).run_dir))
     key = (str(dashboard.home.folder), visit.address, sizes or "")
-    kept = _answers.get(key) if sizes else None
-    if kept is None:
-        kept = _answer(_windows(dashboard, visit, columns=1_000))
-        _answers[key] = kept
-        while len(_answers) > MAX_ANSWERS:
-            _answers.pop(next(iter(_answers)), None)
-    return Response(kept.content, media_type="application/octet-stream", headers=kept.headers)
+    encoded = _encoded.get(key) if sizes else None
+    if encoded is None:
+        encoded = _encode(_windows(dashboard, visit, columns=1_000))
+        _encoded[key] = encoded
+        while len(_encoded) > MAX_ENCODED:
+            _encoded.popitem(last=False)
+    return Response(encoded.content, media_type="application/octet-stream", headers=encoded.headers)
 
 
-class _Answer(NamedTuple):
+class _Encoded(NamedTuple):
     content: bytes
     headers: dict[str, str]
 
 
-_answers: dict[tuple[str, str, str], _Answer] = {}
+_encoded: OrderedDict[tuple[str, str, str], _Encoded] = OrderedDict()
 """By home, address and sizes of the run's segments: several readers of a run ask for the same news."""
 
 
-def _answer(windows: list[CurveWindow]) -> _Answer:
+def _encode(windows: list[CurveWindow]) -> _Encoded:
     parts = [curve_bytes(window) for window in windows]
     facts = [
         {
@@ -81,7 +82,7 @@ def _answer(windows: list[CurveWindow]) -> _Answer:
     ]
     etags = "".join(window.etag for window in windows)
     headers = {"etag": f'"{sha256(etags.encode()).hexdigest()[:24]}"', "assay-curves": json.dumps(facts)}
-    return _Answer(b"".join(parts), headers)
+    return _Encoded(b"".join(parts), headers)
 
 
 def curve_csv(dashboard: Dashboard, visit: Visit) -> Response:

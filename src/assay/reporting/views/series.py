@@ -46,7 +46,7 @@ class Series:
     is_lost: Sequence[bool] = ()
     """Marks points that were rolled back; empty if there are none."""
     lows: Sequence[float] = ()
-    """Of the points that each value stands for; empty if these are the values themselves."""
+    """Minimum of the points that each value stands for; empty if these are the values themselves."""
     highs: Sequence[float] = ()
     scale: float = 1.0
     """By which a ratio was divided."""
