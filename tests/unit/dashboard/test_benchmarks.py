@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from assay.base.errors import ConfigError
 from assay.cli.main import cli
 from assay.evals.queue import Checkpoint, benchmark_folder, result_of
 from assay.evals.scorer import Identity
 from assay.evals.version import present_suite
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import Estimate
+from assay.reporting.views.benchmark_items import newest_result
 from assay.scoring.grade import ItemFailure
 from assay.statistics.benchmark_items import ItemScore, items_bytes, items_table, save_result
 from assay.store.home import Home
@@ -154,3 +156,13 @@ def test_items_that_were_changed_are_named_and_not_shown(site: Site, result: Ben
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     page = site.browser.get("/benchmarks/sums/r/5")
     assert page.status_code >= 400 and "changed after it was written" in page.text
+
+
+def test_of_several_versions_the_named_one_or_the_last_one_is_shown(site: Site) -> None:
+    older, newer = scored("a", 1, "sums", 0.5), scored("a", 1, "sums", 0.9, prompt_sha256="q", evaluated_s=2e9)
+    put(site.dashboard.home, [older, newer])
+    with site.dashboard.home.open_ledger() as ledger:
+        assert newest_result(ledger, "a", "sums", 1) == newer
+        assert newest_result(ledger, "a", "sums", 1, version=older.version_sha256()[:12]) == older
+        with pytest.raises(ConfigError, match="no result of 'sums' for a at step 2"):
+            newest_result(ledger, "a", "sums", 2)
