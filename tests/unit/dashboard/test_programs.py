@@ -124,6 +124,7 @@ def test_a_page_says_what_is_wrong_with_a_file_and_recovers_by_itself(site: Site
     program.file.unlink()
     text = ready_page(site, "/programs/small")
     assert "no such file" in text and "before the files changed" in text and "now-line" in text
+    assert "no such file" in ready_page(site, "/"), "the first page asks for a person"
     time.sleep(1.1)
     assert site.dashboard.watch.versions(["followed"]) != versions, "open pages notice it"
     program.file.write_text(whole.replace("device_hours: 1000", "device_hours: 2000"))
@@ -141,7 +142,6 @@ def test_a_damaged_entry_is_named(site: Site, program: FollowedProgram) -> None:
 
 
 def test_gates_that_are_due_need_a_person(site: Site, program: FollowedProgram) -> None:
-    ready_page(site, "/programs/small")
     text = ready_page(site, "/")
     assert "was due by the plan and has no verdict" in text and 'href="/programs/small"' in text
     assert "planned until now" in text

@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
+from assay.dashboard.background import Computed
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page
 from assay.dashboard.pages.jobs import open_jobs, projects_of, queue_table
-from assay.dashboard.pages.programs import ProgramState, program_state
+from assay.dashboard.pages.programs import ProgramState, program_state, program_task
 from assay.records.triage_overview import TriageOverview
 from assay.reporting.documents.overview import DeviceHours, Now, now_document
 from assay.reporting.views.cost import cost_report, owners_in
@@ -66,13 +67,10 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         is_empty = not (lines or campaigns or jobs or ledger.has_runs())
         failed = failed_runs(ledger, lines, since_s=now_s - DAY_S)
         attention = list(attention_of_runs(ledger, lines, now_s=now_s))
-    states = [
-        computed.value
-        for followed in followed_programs(dashboard.home)
-        if (computed := program_state(dashboard, followed)).value is not None
-    ]
+    programs = [(item, program_state(dashboard, item)) for item in followed_programs(dashboard.home)]
+    states = [computed.value for _, computed in programs if computed.value is not None]
     attention += attention_of_campaigns(campaigns, _budgets(dashboard, campaigns))
-    attention += [item for state in states for item in _attention_of_program(state)]
+    attention += [item for followed, computed in programs for item in _attention_of_program(followed.name, computed)]
     attention += [
         Attention("job", job.resource_id, f"paused: {job.reason(reader) or 'a client or the dashboard asked for it'}")
         for job in jobs
@@ -97,6 +95,7 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         first_steps=FIRST_STEPS if is_empty and not states else (),
     )
     document = now_document(now, now_s=now_s, address=lambda about, name: f"{ADDRESSES[about]}{quote(name, safe='')}")
+    tasks += [program_task(followed.name) for followed, _ in programs]
     topics = ("runs", "jobs", "campaigns", "followed", "minute", *(f"computed:{task}" for task in tasks))
     return Page(document=document, area="Now", topics=topics)
 
@@ -114,13 +113,19 @@ def _budgets(dashboard: Dashboard, lines: Sequence[CampaignLine]) -> dict[str, f
     return found
 
 
-def _attention_of_program(state: ProgramState) -> Iterator[Attention]:
+def _attention_of_program(name: str, computed: Computed[ProgramState]) -> Iterator[Attention]:
+    if computed.error:
+        yield Attention("program", name, computed.error.splitlines()[0], is_bad=True)
+    if (state := computed.value) is None:
+        if not computed.error:
+            yield Attention("program", name, "its forecast is being computed")
+        return
     for gate in state.gates_due():
         title = state.program.gates[gate].title
-        yield Attention("gate", state.program.name, f"'{title}' was due by the plan and has no verdict")
+        yield Attention("gate", name, f"'{title}' was due by the plan and has no verdict")
     for alarm in state.view.alarms:
         if alarm.level == "act":
-            yield Attention("program", state.program.name, alarm.text, is_bad=True)
+            yield Attention("program", name, alarm.text, is_bad=True)
 
 
 def _causes(dashboard: Dashboard) -> Causes:

@@ -107,7 +107,7 @@ def programs_page(dashboard: Dashboard, visit: Visit) -> Page:
             footer="The same as JSON: assay plan status PROGRAM FOLDER --json",
         ),
         area="Programs",
-        topics=("followed", "minute", *(f"computed:{_task(followed.name)}" for followed, _ in found)),
+        topics=("followed", "minute", *(f"computed:{program_task(followed.name)}" for followed, _ in found)),
         retry_s=3.0
         if is_pending and any(computed.value is None and not computed.error for _, computed in found)
         else None,
@@ -127,7 +127,7 @@ def program_page(dashboard: Dashboard, visit: Visit) -> Page:
     return Page(
         document=_document(followed, computed),
         area="Programs",
-        topics=("followed", "minute", f"computed:{_task(followed.name)}"),
+        topics=("followed", "minute", f"computed:{program_task(followed.name)}"),
         retry_s=3.0 if is_first else None,
     )
 
@@ -142,10 +142,13 @@ def program_state(dashboard: Dashboard, followed: FollowedProgram) -> Computed[P
         *(modified(file) for file in (*files, *([followed.notes] if followed.notes else []), *decisions)),
         int((now_s - (followed.start_s or 0.0)) / max(followed.hour_s, LEAST_INTERVAL_S)),
     )
-    return dashboard.background.latest(_task(followed.name), key, partial(_state, home, followed, dashboard.clock))
+    return dashboard.background.latest(
+        program_task(followed.name), key, partial(_state, home, followed, dashboard.clock)
+    )
 
 
-def _task(program: str) -> str:
+def program_task(program: str) -> str:
+    """Return the name under which a program's state is computed."""
     return f"program-{program}"
 
 
