@@ -252,7 +252,9 @@ class Page:
         for stream, columns in zip(self.streams, (answer.committed, answer.lost), strict=True):
             for step in [step for step in stream if step >= first]:
                 del stream[step]
-            stream.update({row[0]: row for row in rows_of(columns)})
+            new = {row[0]: row for row in rows_of(columns)}
+            assert not new.keys() & stream.keys(), "a column is sent that is not said to be replaced"
+            stream.update(new)
         self.cursor = Cursor.from_text(answer.cursor.to_text())
 
 
