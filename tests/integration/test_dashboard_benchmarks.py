@@ -23,7 +23,7 @@ VIEW_S = 1.0
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     """1,000 runs of 5 recipes; the first 20 have 50 checkpoints each on 20 benchmarks."""
     folder = tmp_path_factory.mktemp("matrix")
-    make_home(Home.at(folder / "runs"), Shape(1000, 1000 * 20 * 20, 1000, 20, 0, SystemClock().now_s() - 60))
+    make_home(Home.at(folder / "runs"), Shape(1000, 1000 * 20 * 60, 1000, 20, 0, SystemClock().now_s() - 60))
     with DashboardServer(folder / "runs", folder / "log") as started:
         yield started
 

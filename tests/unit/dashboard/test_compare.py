@@ -131,6 +131,7 @@ def test_columns_are_chosen_and_a_baseline_is_pinned(compared: Site) -> None:
         ("/compare", 200, "Name the runs"),
         ("/compare?search=nobody", 200, "No run matches"),
         ("/compare?run=grpo-000-s0&metric=none", 200, "No run has a metric"),
+        ("/compare?run=grpo-000-s0&metric=loss&baseline=&run=&group=", 200, "1 recipe, 10 runs"),
     ],
 )
 def test_a_wrong_address_says_what_is_wrong(compared: Site, address: str, status: int, words: str) -> None:

@@ -18,7 +18,8 @@ METRICS = ("loss", "reward", "validation_loss", "validation_auc", "gradient_norm
 
 def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the recipes of the runs and groups in the address, or of the runs that a filter selects."""
-    runs, keys = visit.query.getlist("run"), visit.query.getlist("group")
+    # A form sends its empty fields, too.
+    runs, keys = (list(filter(None, visit.query.getlist(name))) for name in ("run", "group"))
     metric, baseline = visit.query.get("metric") or "loss", visit.query.get("baseline", "")
     selection = selection_of(visit)
     with dashboard.ledger() as ledger:
