@@ -199,7 +199,7 @@ def _attempts(run: Run, number: int, *, is_last: bool) -> list[Attempt]:
                 started_s=began_s,
                 ended_s=None if is_running else began_s + STEP_S * (end - start) + 90.0,
                 end_step=None if is_running else end // tenth * tenth,
-                outcome=outcome,  # type: ignore[arg-type]
+                outcome=outcome,
                 reason=failure.sentence(run.run_dir) if outcome == "failed" else "",
                 failure=failure if outcome == "failed" else None,
                 folder=run.run_dir,
@@ -263,7 +263,7 @@ def _values(
     values[rng.integers(len(steps), size=2)] += 50.0 * noise
     if name in ("reward_format", "margin"):
         values[rng.integers(len(steps), size=len(steps) // 200)] = np.nan
-    return values
+    return np.asarray(values, np.float64)
 
 
 def _log_entries(run: Run, attempts: list[Attempt]) -> list[LogEntry]:
@@ -335,7 +335,8 @@ def log_live(home: Home, shape: Shape, seconds: float) -> None:
     ends_s = SystemClock().monotonic_s() + seconds
     while SystemClock().monotonic_s() < ends_s:
         step += 1
-        writer.log(step, {name: float(rng.standard_normal()) for name in METRICS})
+        at = np.array([step])
+        writer.log(step, {name: float(_values(name, at, number, run.num_steps, rng)[0]) for name in METRICS})
         time.sleep(0.1)
     writer.close()
 
