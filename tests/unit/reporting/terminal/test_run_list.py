@@ -14,7 +14,7 @@ def line(run_id: str = "demo-1", **fields: object) -> RunLine:
             "run_id": run_id, "name": "demo", "status": "succeeded", "created": 0.0, "step": 1200,
             "total_steps": 1200, "world_sizes": (2, 1), "last_seen": 3540.0, "tags": (), "attempts": 2,
             "metric": "AUC", "value": 0.9, "higher_is_better": True, "auc": 0.9, "device_hours": 0.5,
-            "started": "process 1 on a", "forked_from": None, "note": None, **fields,
+            "started": "process 1 on a", "forked_from": None, "note": None, "imported": None, **fields,
         }
     )  # fmt: skip
 
