@@ -53,7 +53,7 @@ def walk(folder: Path, *, max_steps: int | None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("max_steps", [12, *soaked(None)])
+@pytest.mark.parametrize("max_steps", [24, *soaked(None)])
 def test_the_page_leads_from_rows_to_a_memo(
     max_steps: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
