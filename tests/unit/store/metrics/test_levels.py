@@ -88,7 +88,8 @@ THINNED = np.r_[np.arange(17_600), 10**6 * np.arange(1, 46_001)]
 @pytest.mark.parametrize("steps", [np.arange(150_000), SHUFFLED, CLUSTERS, THINNED, np.arange(150_000) % 1_000])
 def test_any_window_at_any_width_reads_few_blobs(sqlite_ledger: Ledger, steps: npt.NDArray[np.int64]) -> None:
     ledger = sqlite_ledger
-    for part in np.array_split(steps, 200):
+    # Short parts leave the blocks half full.
+    for part in np.array_split(steps, 600 if steps is THINNED else 30):
         log(ledger, part)
     last = int(steps.max())
     window_curve(ledger, "a", "loss")
