@@ -46,6 +46,21 @@ def test_no_page_shows_a_key_of_another_project_anything_of_ours(site: Site) -> 
         assert stranger.get("/events", params={"topic": topic, "at": "1"}).status_code == 404
 
 
+def test_a_writer_of_another_project_changes_nothing_of_ours(site: Site) -> None:
+    job_id = accept_job(site.dashboard.api, "blue-whales")
+    trained(site, job_id)
+    stranger = logged_in(site, "strangers")
+    own = accept_job(site.dashboard.api, "strangers")
+    form = {"token": token_of(stranger.get(f"/jobs/{own}").text), "run": job_id, "tags": "x", "text": "x", "step": "1"}
+    for address in ACTIONS:
+        path = re.sub(r"\{\w+\}", job_id, address)
+        assert stranger.post(path, data=form, headers=ORIGIN).status_code == 404, path
+    state = site.dashboard.api.jobs.state(job_id)
+    assert state is not None and state.desired_state == "run"
+    with site.dashboard.home.open_ledger() as ledger:
+        assert ledger.run_notes(job_id) == []
+
+
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
 def test_a_form_of_another_site_changes_nothing(site: Site, headers: dict[str, str]) -> None:
     job_id = accept_job(site.dashboard.api)
