@@ -120,7 +120,7 @@ def test_the_keyboard_alone_skips_filters_and_follows_links(server: DashboardSer
     page.close()
 
 
-def focus_on(page: Any, wanted: str) -> None:
+def focus_on(page: Any, target: str) -> None:
     """Press Tab until a field of this name or a link of this text has the focus, and shows it."""
     for _ in range(80):
         page.keyboard.press("Tab")
@@ -128,10 +128,10 @@ def focus_on(page: Any, wanted: str) -> None:
             "({name: document.activeElement.name, text: document.activeElement.textContent,"
             " outline: getComputedStyle(document.activeElement).outlineStyle})"
         )
-        if wanted in (focused["name"], focused["text"].strip()):
+        if target in (focused["name"], focused["text"].strip()):
             assert focused["outline"] != "none"
             return
-    raise AssertionError(f"the keyboard does not reach {wanted}")
+    raise AssertionError(f"the keyboard does not reach {target}")
 
 
 def test_scripts_add_no_facts(server: DashboardServer, browser: Any, addresses: list[str]) -> None:

@@ -26,7 +26,7 @@ from unit.dashboard.accepted import accept_eval_run, accept_job, launch, validat
 pytestmark = pytest.mark.slow
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}\'"><svg onload=window.hacked=1>'
-SAID_WITHIN_MS = 3000
+NOTICE_MS = 3000
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_killed_server_is_noticed_and_a_new_one_goes_on_with_the_login(
     page.click("button:has-text('Log in')")
     page.wait_for_selector("text=steady")
     server.kill()
-    page.wait_for_selector("#trouble:not([hidden])", timeout=SAID_WITHIN_MS)
+    page.wait_for_selector("#trouble:not([hidden])", timeout=NOTICE_MS)
     assert "does not answer" in page.inner_text("#trouble")
     run_with_points(home, "while-it-was-away")
     server.start()
@@ -193,8 +193,8 @@ def follow(server: DashboardServer, address: str, stopped: threading.Event) -> N
         if line.startswith(b"event: changed") and time.monotonic() - fetched_s >= refresh_s:
             fetched_s = time.monotonic()
             live = Request(f"{server.address}{address}", headers={"hx-request": "true", "accept": "text/html"})
-            said = re.search(r'data-refresh-s="([\d.]+)"', text_at(live))
-            refresh_s = float(said[1]) if said else refresh_s
+            refresh = re.search(r'data-refresh-s="([\d.]+)"', text_at(live))
+            refresh_s = float(refresh[1]) if refresh else refresh_s
 
 
 def lines_of(server: DashboardServer, address: str, stopped: threading.Event) -> Iterator[bytes]:

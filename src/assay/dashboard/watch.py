@@ -29,7 +29,7 @@ class _Seen(NamedTuple):
     value: object
     version: int
     changed_s: float
-    """Of the monotonic clock, as the others."""
+    """Time on the monotonic clock, as `next_s`."""
     next_s: float
     """Until then, this is new enough."""
 

@@ -83,11 +83,11 @@ def test_another_site_cannot_log_a_reader_in(site: Site) -> None:
 
 def test_a_token_is_of_one_login(site: Site) -> None:
     job_id = accept_job(site.dashboard.api)
-    mine, yours = logged_in(site), logged_in(site)
-    token = token_of(yours.get(f"/jobs/{job_id}").text)
-    assert token != token_of(mine.get(f"/jobs/{job_id}").text)
+    first, second = logged_in(site), logged_in(site)
+    token = token_of(second.get(f"/jobs/{job_id}").text)
+    assert token != token_of(first.get(f"/jobs/{job_id}").text)
     for wrong in (token, "", "x"):
-        response = mine.post(f"/jobs/{job_id}/cancel", data={"token": wrong}, headers=ORIGIN)
+        response = first.post(f"/jobs/{job_id}/cancel", data={"token": wrong}, headers=ORIGIN)
         assert response.status_code == 403 and "out of date" in response.text
 
 

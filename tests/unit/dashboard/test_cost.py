@@ -71,12 +71,12 @@ def test_by_day_the_costs_of_jobs_equal_those_of_the_api(site: Site) -> None:
 
 def test_a_project_sees_its_costs_only(site: Site) -> None:
     job_with_run(site, "mine")
-    theirs = job_with_run(site, "theirs")
+    other_id = job_with_run(site, "theirs")
     trained(site, "from-the-command-line")
-    mine = logged_in(site, "mine")
-    assert set(lines_of(mine.get("/cost.csv").text)) == {"mine", "", "all"}
-    page = mine.get("/cost").text
-    assert theirs not in page and "theirs" not in page and "48.0000" in page
+    browser = logged_in(site, "mine")
+    assert set(lines_of(browser.get("/cost.csv").text)) == {"mine", "", "all"}
+    page = browser.get("/cost").text
+    assert other_id not in page and "theirs" not in page and "48.0000" in page
     admin = logged_in(site, scopes=("admin",))
     assert set(lines_of(admin.get("/cost.csv").text)) == {"mine", "theirs", "", "all"}
 

@@ -49,11 +49,11 @@ class CostLine(View):
     waiting_device_hours: float
     """Between an interruption and the next attempt; not held, so it costs nothing."""
     cost: float | None
-    """Of training; None if the price of a device is unknown."""
+    """Price of training; None if the price of a device is unknown."""
     evaluation_cost: float | None
-    """Of evaluation, at the price of the device that trained last."""
+    """Price of evaluation, at the price of the device that trained last."""
     currency: str
-    """Of both; empty without prices."""
+    """Currency of both; empty without prices."""
 
 
 class InterruptionCost(View):
@@ -68,7 +68,7 @@ class InterruptionCost(View):
     device_hours: float
     """Lost, stalled and restarting."""
     cost: float | None
-    """Of these device-hours; None if the price of a device is unknown."""
+    """Price of these device-hours; None if the price of a device is unknown."""
 
 
 class CostReport(View):
@@ -90,7 +90,7 @@ class CostReport(View):
     """Attempts without a recorded end; their time is not in the sums yet."""
 
 
-class Owners(NamedTuple):
+class CostOwners(NamedTuple):
     """To what a run belongs, by its id."""
 
     project: Callable[[str], str]
@@ -99,7 +99,7 @@ class Owners(NamedTuple):
     """When the evaluations of a job, an eval run or a batch held devices."""
 
 
-def owners_in(home: Home, ledger: Ledger, charged: ChargedResources, *, by: Grouping) -> Owners:
+def owners_in(home: Home, ledger: Ledger, charged: ChargedResources, *, by: Grouping) -> CostOwners:
     """Return what the runs of a home belong to: the project of their job, and the first known program that has an
     activity for them. Programs are read only if they are grouped by."""
     programs: dict[str, str] = {}
@@ -113,7 +113,7 @@ def owners_in(home: Home, ledger: Ledger, charged: ChargedResources, *, by: Grou
         held = () if state is None else state.charges
         return [charge for charge in held if not (isinstance(charge, JobCharged) and charge.attempt)]
 
-    return Owners(charged.project, lambda run_id: programs.get(run_id, ""), charges)
+    return CostOwners(charged.project, lambda run_id: programs.get(run_id, ""), charges)
 
 
 def grouping(text: str) -> Grouping:
@@ -151,13 +151,13 @@ class _Charge(NamedTuple):
     evaluation_s: float = 0.0
     waited_s: float = 0.0
     price: float | None = None
-    """Of a device-hour."""
+    """Price of a device-hour."""
 
 
 def cost_report(
     ledger: Ledger,
     settings: Settings,
-    owners: Owners,
+    owners: CostOwners,
     *,
     by: Grouping,
     since: date | None = None,
@@ -251,7 +251,7 @@ def _evaluation(
     attempts: Sequence[Attempt],
     seconds: Sequence[PhaseSeconds],
     prices: Mapping[int, float | None],
-    owners: Owners,
+    owners: CostOwners,
 ) -> Iterable[_Charge]:
     """Yield the evaluations of a run, when the API charged them, or else at the end of its last attempt."""
     spent_s = sum(part.held_s for part in seconds if not part.attempt)

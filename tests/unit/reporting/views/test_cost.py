@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.reporting.views.cost import CostReport, Grouping, Owners, cost_report
+from assay.reporting.views.cost import CostOwners, CostReport, Grouping, cost_report
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.settings import Settings
 from machine import MACHINE
 
 PRICES = Settings(currency="EUR", device_hour_prices={"cpu": 2.0})
-NOBODY = Owners(lambda run_id: "", lambda run_id: "", lambda run_id: [])
+NOBODY = CostOwners(lambda run_id: "", lambda run_id: "", lambda run_id: [])
 DAY_S = 86_400.0
 
 
@@ -116,7 +116,7 @@ def test_a_device_without_a_price_makes_its_cost_unknown(ledger: Ledger) -> None
 def test_runs_are_grouped_by_their_owners(ledger: Ledger) -> None:
     live(ledger, "a", LIVES)
     live(ledger, "b", LIVES)
-    owners = Owners(lambda run_id: f"p-{run_id}", lambda run_id: "wp" if run_id == "a" else "", lambda run_id: [])
+    owners = CostOwners(lambda run_id: f"p-{run_id}", lambda run_id: "wp" if run_id == "a" else "", lambda run_id: [])
     by_project = cost_report(ledger, PRICES, owners, by="project")
     assert {line.name for line in by_project.lines} == {"p-a", "p-b"}
     by_program = cost_report(ledger, PRICES, owners, by="program")
