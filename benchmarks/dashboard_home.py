@@ -267,7 +267,7 @@ def _values(
 
 
 def _log_entries(run: Run, attempts: list[Attempt]) -> list[LogEntry]:
-    every = run.num_steps // COMMITS_PER_RUN
+    interval = run.num_steps // COMMITS_PER_RUN
     entries: list[LogEntry] = []
     for attempt in attempts:
         entries.append(AttemptBegan(attempt=attempt.attempt, world_size=attempt.world_size, began_s=attempt.started_s))
@@ -283,10 +283,10 @@ def _log_entries(run: Run, attempts: list[Attempt]) -> list[LogEntry]:
                 folder=f"checkpoints/{step:08d}-{attempt.attempt:04d}",
                 files=(),
                 weights_digest=f"{step:064d}",
-                receipts_from_step=step - every,
-                rows_trained=64 * every,
+                receipts_from_step=step - interval,
+                rows_trained=64 * interval,
             )
-            for step in range((start // every + 1) * every, end + 1, every)
+            for step in range((start // interval + 1) * interval, end + 1, interval)
         ]
     if attempts[-1].outcome == "succeeded":
         entries.append(RunFinished(attempt=attempts[-1].attempt, step=run.num_steps, weights_digest="f" * 64))
@@ -299,7 +299,7 @@ def _record_results(ledger: Ledger, run: Run, recipe: Recipe, shape: Shape, rng:
         for benchmark in range(shape.num_benchmarks):
             share = 0.3 + 0.02 * benchmark + 0.2 * checkpoint / shape.checkpoints_per_run
             share = float(np.clip(share + 0.02 * rng.standard_normal(), 0.01, 0.99))
-            spread = 1.96 * (share * (1 - share) / 500) ** 0.5
+            half_width = 1.96 * (share * (1 - share) / 500) ** 0.5
             ledger.record_benchmark_result(
                 BenchmarkResult(
                     run_id=run.run_id,
@@ -313,8 +313,8 @@ def _record_results(ledger: Ledger, run: Run, recipe: Recipe, shape: Shape, rng:
                     prompt_sha256="b" * 64,
                     num_items=500,
                     num_failed=0,
-                    score=Estimate(value=share, low=share - spread, high=share + spread, method="clustered"),
-                    could_detect=DetectableEffect(effect=2 * spread),
+                    score=Estimate(value=share, low=share - half_width, high=share + half_width, method="clustered"),
+                    could_detect=DetectableEffect(effect=2 * half_width),
                     device_s=30.0,
                     evaluated_s=run.created_s + STEP_S * step + 60.0,
                     items_sha256="c" * 64,

@@ -40,11 +40,11 @@ def check_seconds(server: DashboardServer, page: Any, address: str, selector: st
     Other programs of this machine may use its cores; then a view takes longer by their share."""
     views = []
     for _ in range(3):
-        begun_s, spent_s = time.perf_counter(), server.cpu_s()
+        started_s, spent_s = time.perf_counter(), server.cpu_s()
         page.goto(address)
         page.wait_for_selector(selector, state="attached")
         page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        views.append((time.perf_counter() - begun_s, server.cpu_s() - spent_s))
+        views.append((time.perf_counter() - started_s, server.cpu_s() - spent_s))
     slower = max(1.0, 2.0 * os.getloadavg()[0] / (os.cpu_count() or 1))
     assert min(seconds for seconds, _ in views) < VIEW_S * slower, views
     assert min(spent_s for _, spent_s in views) < VIEW_S, views
@@ -92,8 +92,8 @@ def test_without_scripts_the_same_facts_are_shown(server: DashboardServer, brows
 
 def test_a_dead_result_folder_is_named(server: DashboardServer, browser: Any, tmp_path: Path) -> None:
     page = browser.new_page()
-    answer = page.goto(f"{server.address}/benchmarks/bench-00/grpo-000-s0/{_first_step(page, server)}")
-    assert answer.status >= 400 and "no such file" in page.inner_text("main, header")
+    response = page.goto(f"{server.address}/benchmarks/bench-00/grpo-000-s0/{_first_step(page, server)}")
+    assert response.status >= 400 and "no such file" in page.inner_text("main, header")
     page.close()
 
 

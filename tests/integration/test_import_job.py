@@ -50,7 +50,7 @@ def import_job(assay: AssayAt, *options: object, code: int = 0) -> Any:
     )
 
 
-def answers(folder: Path, change: str, *, num: int = 20) -> None:
+def write_outputs(folder: Path, change: str, *, num: int = 20) -> None:
     """The old model's answers to the first validation rows: the reference, changed."""
     rows = rows_of(folder / "valid.jsonl")[:num]
     for row in rows:
@@ -86,7 +86,7 @@ def score_of_references(folder: Path) -> Any:
 def test_the_suite_says_with_an_interval_how_new_answers_compare_with_recorded_ones(
     assay: AssayAt, tmp_path: Path, change: str, sign: int
 ) -> None:
-    answers(tmp_path, change)
+    write_outputs(tmp_path, change)
     import_job(assay, "--answers", "answers.jsonl")
     score = score_of_references(tmp_path / "new")
     assert len(rows_of(tmp_path / "new" / "items.jsonl")) == 20
@@ -94,7 +94,7 @@ def test_the_suite_says_with_an_interval_how_new_answers_compare_with_recorded_o
 
 
 def test_one_better_answer_among_ties_proves_nothing(assay: AssayAt, tmp_path: Path) -> None:
-    answers(tmp_path, "")
+    write_outputs(tmp_path, "")
     rows = rows_of(tmp_path / "answers.jsonl")
     rows[0]["messages"][-1]["content"] = "?"
     write(tmp_path / "answers.jsonl", rows)
@@ -104,7 +104,7 @@ def test_one_better_answer_among_ties_proves_nothing(assay: AssayAt, tmp_path: P
 
 
 def test_rows_without_a_recorded_answer_are_no_items_and_counted(assay: AssayAt, tmp_path: Path) -> None:
-    answers(tmp_path, "x", num=15)
+    write_outputs(tmp_path, "x", num=15)
     assert "5 of 20 validation rows have no recorded answer" in import_job(assay, "--answers", "answers.jsonl").err
     assert len(rows_of(tmp_path / "new" / "items.jsonl")) == 15
 

@@ -84,8 +84,8 @@ class Visit(NamedTuple):
 
     def with_query(self, **changes: object) -> str:
         """Return the address with other values in its query."""
-        kept = [(key, value) for key, value in self.query.multi_items() if key not in changes]
-        return f"{self.address.partition('?')[0]}?{urlencode([*kept, *changes.items()])}"
+        unchanged = [(key, value) for key, value in self.query.multi_items() if key not in changes]
+        return f"{self.address.partition('?')[0]}?{urlencode([*unchanged, *changes.items()])}"
 
 
 class Access:

@@ -37,7 +37,7 @@ from assay.dashboard.pages.rollouts import rollouts_page
 from assay.dashboard.pages.run import run_page_of
 from assay.dashboard.pages.run_notes import note_run, tag_run
 from assay.dashboard.pages.runs import runs_page
-from assay.dashboard.rendered import READER, TOKEN, Rendered, RenderedPages, refresh_s
+from assay.dashboard.rendered import READER, TOKEN, RenderedPage, RenderedPages, refresh_s
 
 Handler = Callable[[Dashboard, Visit], Page | Response]
 """Makes a page, or another answer such as the points of a curve; called in a thread."""
@@ -94,7 +94,7 @@ def with_pages(api: ASGIApp, dashboard: Dashboard) -> ASGIApp:
     pages = _Pages(dashboard)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        await (pages if scope["type"] == "http" and pages.answers(scope) else api)(scope, receive, send)
+        await (pages if scope["type"] == "http" and pages.is_page(scope) else api)(scope, receive, send)
 
     return dispatch
 
@@ -113,7 +113,7 @@ class _Pages:
             Route("/static/{name}", self._static, methods=["GET"]),
         ]
 
-    def answers(self, scope: Scope) -> bool:
+    def is_page(self, scope: Scope) -> bool:
         """Return whether an address is a page's, or a browser asks for one that does not exist."""
         if any(route.matches(scope)[0] is not Match.NONE for route in self._routes):
             return True
@@ -130,17 +130,17 @@ class _Pages:
             await send(message)
 
         request = Request(scope, receive)
-        response = await self._answer(request)
+        response = await self._respond(request)
         await response(scope, receive, send_with_headers)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         try:
             for route in self._routes:
                 match, child_scope = route.matches(request.scope)
                 if match is Match.FULL:
                     request.scope.update(child_scope)
-                    answer: Response = await route.endpoint(request)
-                    return answer
+                    respond: Response = await route.endpoint(request)
+                    return respond
             if any(route.matches(request.scope)[0] is Match.PARTIAL for route in self._routes):
                 raise PageError(405, f"{request.method} is not possible at {request.url.path}.")
             raise PageError(404, f"there is no page {request.url.path}.")
@@ -166,7 +166,7 @@ class _Pages:
         return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
     async def _get(self, handler: Handler, request: Request) -> Response:
-        def answer() -> Response:
+        def respond() -> Response:
             reader = self._dashboard.access.reader(request)
             if reader is None:
                 return _plain(request, login_page(_address_of(request)))
@@ -174,21 +174,21 @@ class _Pages:
             key = (_address_of(request), reader.sees_all or reader.project, reader.may_change, bool(reader.key_id))
             others: list[Response] = []
 
-            def make() -> Rendered | None:
+            def make() -> RenderedPage | None:
                 began_s, worked_s = time.monotonic(), time.thread_time()
-                made = handler(dashboard, _visit(reader, request))
-                if isinstance(made, Response):
-                    others.append(made)
+                handled = handler(dashboard, _visit(reader, request))
+                if isinstance(handled, Response):
+                    others.append(handled)
                     return None
-                versions = dashboard.watch.versions(made.topics, read_s=began_s)
-                text = self._shared_text(request, reader, made, versions, cost_s=self._rendered.cost_s(key))
-                return Rendered(made.status, text, versions, time.monotonic(), time.thread_time() - worked_s)
+                versions = dashboard.watch.versions(handled.topics, read_s=began_s)
+                text = self._shared_text(request, reader, handled, versions, cost_s=self._rendered.cost_s(key))
+                return RenderedPage(handled.status, text, versions, time.monotonic(), time.thread_time() - worked_s)
 
             is_live = request.headers.get("hx-request") == "true"
             rendered = self._rendered.get(key, dashboard.watch.versions, make, is_live=is_live)
             return _if_new(request, others[0]) if rendered is None else self._own(reader, rendered)
 
-        return await self._in_thread(answer)
+        return await self._in_thread(respond)
 
     def _shared_text(
         self, request: Request, reader: Reader, page: Page, versions: Mapping[str, int], *, cost_s: float
@@ -203,7 +203,7 @@ class _Pages:
             token=TOKEN if reader.may_change else "",
         )
 
-    def _own(self, reader: Reader, rendered: Rendered) -> Response:
+    def _own(self, reader: Reader, rendered: RenderedPage) -> Response:
         """Return a page with the name and the token of its reader."""
         text = rendered.text.replace(READER, escape(f"{reader.project} · {reader.key_id}"))
         return HTMLResponse(text.replace(TOKEN, self._dashboard.access.token(reader)), rendered.status)
@@ -211,21 +211,21 @@ class _Pages:
     async def _post(self, handler: Handler, request: Request) -> Response:
         form = await _form(request)
 
-        def answer() -> Response:
+        def respond() -> Response:
             reader = self._dashboard.access.reader(request)
             if reader is None:
                 check_origin(request)
                 return _plain(request, login_page(_page_before(request), is_expired=True))
             self._dashboard.access.check_form(request, reader, form)
             try:
-                made = handler(self._dashboard._replace(reader=reader), _visit(reader, request, form))
+                handled = handler(self._dashboard._replace(reader=reader), _visit(reader, request, form))
             finally:
                 self._dashboard.watch.forget()
                 self._rendered.forget()
-            assert isinstance(made, Response), "an action ends with a redirect"
-            return made
+            assert isinstance(handled, Response), "an action ends with a redirect"
+            return handled
 
-        return await self._in_thread(answer)
+        return await self._in_thread(respond)
 
     async def _events(self, request: Request) -> Response:
         watch, access = self._dashboard.watch, self._dashboard.access
@@ -255,7 +255,7 @@ class _Pages:
             check_origin(request)
         form = await _form(request)
 
-        def answer() -> Response:
+        def respond() -> Response:
             target = form.get("to", "/")
             target = target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"
             client = "" if request.client is None else request.client.host
@@ -266,7 +266,7 @@ class _Pages:
             set_login(response, request, value)
             return response
 
-        return await self._in_thread(answer)
+        return await self._in_thread(respond)
 
     async def _log_out(self, request: Request) -> Response:
         check_origin(request)
@@ -277,8 +277,8 @@ class _Pages:
     async def _static(self, request: Request) -> Response:
         if (found := static_file(request.path_params["name"])) is None:
             raise PageError(404, f"there is no file {request.url.path}.")
-        kept = "public, max-age=31536000, immutable" if request.url.query else "no-cache"
-        return Response(found[0], media_type=found[1], headers={"cache-control": kept})
+        cached = "public, max-age=31536000, immutable" if request.url.query else "no-cache"
+        return Response(found[0], media_type=found[1], headers={"cache-control": cached})
 
 
 def _plain(request: Request, page: Page) -> Response:

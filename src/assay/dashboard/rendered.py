@@ -11,22 +11,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-KEPT_S = 10.0
+MAX_AGE_S = 10.0
 MAX_BYTES = 32 << 20
 LIVE_SHARE = 0.03
 """Share of a core that all open pages together may take to fetch themselves again."""
 TOKEN = f"token-{secrets.token_hex(16)}"
 READER = f"reader-{secrets.token_hex(16)}"
-"""Stand in a kept page for the reader's token and name; no text that users write can contain them."""
+"""Stand in a stored page for the reader's token and name; no text that users write can contain them."""
 
 
-class Rendered(NamedTuple):
+class RenderedPage(NamedTuple):
     """A page as text, with `TOKEN` and `READER` in it."""
 
     status: int
     text: str
     versions: Mapping[str, int]
-    made_s: float
+    rendered_s: float
     cost_s: float
     """CPU time that it took."""
 
@@ -35,49 +35,53 @@ class RenderedPages:
     """The pages that were made last, by address and by what their reader may see."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[object, ...], Rendered] = OrderedDict()
-        self._turns: dict[tuple[object, ...], threading.Lock] = {}
+        self._cached: OrderedDict[tuple[object, ...], RenderedPage] = OrderedDict()
+        self._locks: dict[tuple[object, ...], threading.Lock] = {}
         self._lock = threading.Lock()
 
     def get(
         self,
         key: tuple[object, ...],
         versions: Callable[[Mapping[str, int]], Mapping[str, int]],
-        make: Callable[[], Rendered | None],
+        make: Callable[[], RenderedPage | None],
         *,
         is_live: bool,
-    ) -> Rendered | None:
-        """Return a page. `versions`: of the topics of a kept page now. `make` may return None for what is no page.
-        `is_live`: the page fetches itself again, so a kept one of the same versions will do."""
+    ) -> RenderedPage | None:
+        """Return a page. `versions`: of the topics of a stored page now. `make` may return None for what is no page.
+        `is_live`: the page fetches itself again, so a stored one of the same versions will do."""
         if not is_live:
-            return self._made(key, make)
+            return self._render(key, make)
         with self._lock:
-            turn = self._turns.setdefault(key, threading.Lock())
+            turn = self._locks.setdefault(key, threading.Lock())
         with turn:
-            kept = self._kept.get(key)
-            if kept and time.monotonic() - kept.made_s < KEPT_S and versions(kept.versions) == kept.versions:
-                return kept
-            return self._made(key, make)
+            cached = self._cached.get(key)
+            if (
+                cached
+                and time.monotonic() - cached.rendered_s < MAX_AGE_S
+                and versions(cached.versions) == cached.versions
+            ):
+                return cached
+            return self._render(key, make)
 
     def cost_s(self, key: tuple[object, ...]) -> float:
         """Return the CPU time of a page when it was made last."""
-        kept = self._kept.get(key)
-        return kept.cost_s if kept else 0.0
+        cached = self._cached.get(key)
+        return cached.cost_s if cached else 0.0
 
     def forget(self) -> None:
         """Forget all pages, because something was changed through this server."""
         with self._lock:
-            self._kept.clear()
+            self._cached.clear()
 
-    def _made(self, key: tuple[object, ...], make: Callable[[], Rendered | None]) -> Rendered | None:
+    def _render(self, key: tuple[object, ...], make: Callable[[], RenderedPage | None]) -> RenderedPage | None:
         rendered = make()
         if rendered is not None:
             with self._lock:
-                self._kept[key] = rendered
-                self._kept.move_to_end(key)
-                while sum(len(page.text) for page in self._kept.values()) > MAX_BYTES:
-                    oldest, _ = self._kept.popitem(last=False)
-                    self._turns.pop(oldest, None)
+                self._cached[key] = rendered
+                self._cached.move_to_end(key)
+                while sum(len(page.text) for page in self._cached.values()) > MAX_BYTES:
+                    oldest, _ = self._cached.popitem(last=False)
+                    self._locks.pop(oldest, None)
         return rendered
 
 

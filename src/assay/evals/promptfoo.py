@@ -87,7 +87,7 @@ def promptfoo_suite(config: Mapping[str, Any], *, source: Path) -> ForeignSuite:
     if not isinstance(tests, list) or any(not isinstance(test, Mapping) for test in tests) or not tests:
         raise ConfigError(f"{source}: its tests are in another file. Write them into the configuration first.")
     left_out = [f"{len(prompts) - 1} more prompts: a suite has one"] if len(prompts) > 1 else []
-    turns = _turns(prompts[0] if prompts else "", source)
+    turns = _messages(prompts[0] if prompts else "", source)
     defaults = default.get("vars") or {}
     items = []
     for index, test in enumerate(tests):
@@ -136,7 +136,7 @@ def _benchmarks(assertions: Sequence[Mapping[str, Any]], left_out: list[str]) ->
         yield {"type": "generation", "name": name, "items": "items.jsonl", "grader": grader}
 
 
-def _turns(prompt: Any, source: Path) -> list[Mapping[str, Any]]:
+def _messages(prompt: Any, source: Path) -> list[Mapping[str, Any]]:
     """Return the messages of a prompt: a text, JSON or YAML of messages, or an object with one of these."""
     raw = prompt.get("raw") or prompt.get("label") if isinstance(prompt, Mapping) else prompt
     if not isinstance(raw, str) or not raw or raw.startswith("file://"):

@@ -26,7 +26,7 @@ class HistoryPoint(NamedTuple):
     """The best score up to this checkpoint."""
 
 
-class Luck(NamedTuple):
+class BestOfMany(NamedTuple):
     """The best of several scores, and what chance alone would do to equally good checkpoints.
 
     Errors of scores count as independent. Scores on the same items vary together, so chance does less than this.
@@ -37,7 +37,7 @@ class Luck(NamedTuple):
     low: float
     high: float
     """95% interval of the best score if all checkpoints were as good as their mean."""
-    may_be_luck: bool
+    may_be_chance: bool
     """The best score is not beyond that interval."""
     num_candidates: int
     """Checkpoints that may be the best one: with 95% confidence, the truly best is among them."""
@@ -49,8 +49,8 @@ class BenchmarkHistory(NamedTuple):
     benchmark: str
     version_sha256: str
     points: tuple[HistoryPoint, ...]
-    """Of one run by step; of several runs by the time of evaluation."""
-    luck: Luck | None
+    """Results of one run by step; of several runs by the time of evaluation."""
+    best_of_many: BestOfMany | None
     """None if fewer than two scores have an interval."""
 
 
@@ -77,8 +77,8 @@ def _history(benchmark: str, version: str, results: Sequence[BenchmarkResult]) -
     best, is_new = frontier(values, higher_is_better=higher_is_better)
     points = map(HistoryPoint, results, is_new.tolist(), best.tolist())
     edges = [[math.nan if edge is None else edge for edge in (item.score.low, item.score.high)] for item in results]
-    luck = luck_of_best(values, *np.array(edges).T, higher_is_better=higher_is_better)
-    return BenchmarkHistory(benchmark, version, tuple(points), luck)
+    chance = best_of_many(values, *np.array(edges).T, higher_is_better=higher_is_better)
+    return BenchmarkHistory(benchmark, version, tuple(points), chance)
 
 
 def frontier(
@@ -89,13 +89,13 @@ def frontier(
     return best, np.append(True, best[1:] != best[:-1])[: len(values)]
 
 
-def luck_of_best(
+def best_of_many(
     values: Float64[np.ndarray, "point"],
     lows: Float64[np.ndarray, "point"],
     highs: Float64[np.ndarray, "point"],
     *,
     higher_is_better: bool,
-) -> Luck | None:
+) -> BestOfMany | None:
     """Compare the best score with the luckiest of equally good checkpoints; `lows` and `highs` are 95% intervals,
     NaN without one. None for fewer than two scores with an interval."""
     errors = (highs - lows) / (2 * normal_quantile())
@@ -107,11 +107,11 @@ def luck_of_best(
     mean, best = float(scores.mean()), int(scores.argmax())
     unlucky, luckiest = (mean + _quantile_of_largest(errors, chance) for chance in (0.025, 0.975))
     distances = (scores[best] - scores) / np.hypot(errors, errors[best])
-    return Luck(
+    return BestOfMany(
         num_scores=len(scores),
         low=min(sign * unlucky, sign * luckiest),
         high=max(sign * unlucky, sign * luckiest),
-        may_be_luck=bool(scores[best] <= luckiest),
+        may_be_chance=bool(scores[best] <= luckiest),
         num_candidates=int((distances <= _least_distance(len(scores))).sum()),
     )
 

@@ -53,7 +53,7 @@ def import_job(
     model: Path,
     training: Path,
     validation: Path | None,
-    answers: Path | None,
+    old_outputs: Path | None,
     chat_template: str | None,
     out: Path,
 ) -> ImportedJob:
@@ -74,7 +74,7 @@ def import_job(
     rows = [{**row, HELD_OUT: False} for row in _rows(training)]
     held_out = [] if validation is None else list(_rows(validation))
     rows += [{**row, HELD_OUT: True} for row in held_out]
-    items = list(_items(held_out, _recorded(answers), notes)) if row_format == "chat" else []
+    items = list(_items(held_out, _recorded(old_outputs), notes)) if row_format == "chat" else []
     if not items:
         notes.append("no suite: it needs a validation file of a supervised job")
     if (out / RECIPE_FILE).exists():
@@ -142,24 +142,24 @@ def _recipe(
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
-def _recorded(answers: Path | None) -> dict[str, str]:
+def _recorded(old_outputs: Path | None) -> dict[str, str]:
     """Return recorded answers by prompt, from conversations that end with one, or output items of an eval."""
     recorded: dict[str, str] = {}
-    for row in () if answers is None else _rows(answers):
+    for row in () if old_outputs is None else _rows(old_outputs):
         for output in objects_in(row):
             if output["object"] == OUTPUT_ITEM and (output.get("sample") or {}).get("output"):
                 recorded[_key(output["sample"]["input"])] = str(output["sample"]["output"][-1].get("content"))
         if "messages" in row:
-            prompt, answer = _prompt_and_answer(row)
-            recorded[_key(prompt)] = answer
-    if answers is not None and not recorded:
+            prompt, reference = _prompt_and_reference(row)
+            recorded[_key(prompt)] = reference
+    if old_outputs is not None and not recorded:
         raise DataError(
-            f"{answers}: no answers in it. Each line needs 'messages' that end with the old model's answer."
+            f"{old_outputs}: no answers in it. Each line needs 'messages' that end with the old model's answer."
         )
     return recorded
 
 
-def _prompt_and_answer(row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+def _prompt_and_reference(row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
     *prompt, last = row["messages"]
     if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
         raise DataError(
@@ -174,20 +174,20 @@ def _key(messages: list[dict[str, Any]]) -> str:
 
 def _items(held_out: list[dict[str, Any]], recorded: dict[str, str], notes: list[str]) -> Iterator[dict[str, Any]]:
     """Yield an item for each held-out row, with the old model's answer if all of them have one."""
-    pairs = [_prompt_and_answer(row) for row in held_out]
+    pairs = [_prompt_and_reference(row) for row in held_out]
     if not recorded:
         if pairs:
             notes.append("no answers of the old model: the suite compares with the reference only")
-        yield from ({"messages": prompt, "reference": answer} for prompt, answer in pairs)
+        yield from ({"messages": prompt, "reference": reference} for prompt, reference in pairs)
         return
-    answered = [(prompt, answer) for prompt, answer in pairs if _key(prompt) in recorded]
-    if len(answered) < len(pairs):
-        num_missing = len(pairs) - len(answered)
+    with_output = [(prompt, reference) for prompt, reference in pairs if _key(prompt) in recorded]
+    if len(with_output) < len(pairs):
+        num_missing = len(pairs) - len(with_output)
         notes.append(f"{num_missing:,} of {len(pairs):,} validation rows have no recorded answer, and are no items")
-    for prompt, answer in answered:
-        yield {"messages": prompt, "reference": answer, "old_answer": recorded[_key(prompt)]}
-    num_equal = sum(recorded[_key(prompt)].strip() == answer.strip() for prompt, answer in answered)
-    notes.append(f"{num_equal:,} of {len(answered):,} recorded answers equal their reference")
+    for prompt, reference in with_output:
+        yield {"messages": prompt, "reference": reference, "old_answer": recorded[_key(prompt)]}
+    num_equal = sum(recorded[_key(prompt)].strip() == reference.strip() for prompt, reference in with_output)
+    notes.append(f"{num_equal:,} of {len(with_output):,} recorded answers equal their reference")
 
 
 def _write_suite(out: Path, items: list[dict[str, Any]]) -> None:

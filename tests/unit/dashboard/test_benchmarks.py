@@ -66,7 +66,7 @@ def test_numbers_of_the_pages_are_those_of_the_command(site: Site) -> None:
         cell = f'/benchmarks/sums/{line["run_id"]}/{line["step"]}">{line["score"]["value"]:.4f} ±0.040'
         assert cell in page
     assert f"[{lines[0]['luckiest_low']:.4f}, {lines[0]['luckiest_high']:.4f}]" in page
-    assert lines[0]["may_be_luck"] is False and f"one of {lines[0]['num_candidates']}" in page
+    assert lines[0]["may_be_chance"] is False and f"one of {lines[0]['num_candidates']}" in page
     one = site.browser.get("/benchmarks/sums?run=b").text
     of_run = printed(home, "eval", "history", "b", "--benchmark", "sums")
     assert f"{of_run[-1]['best_value']:.4f}" in one and "by luck alone" in one and "may be luck" in one
@@ -85,9 +85,9 @@ def test_a_thousand_checkpoints_on_twenty_benchmarks_are_one_small_page(site: Si
     put(site.dashboard.home, [scored(f"run-{at % 10}", at, f"bench-{name}", (at * 7919 + name * 31) % 997 / 1000)
                               for at in range(1000) for name in range(20)])  # fmt: skip
     site.browser.get("/benchmarks")
-    begun_s = time.process_time()
+    started_s = time.process_time()
     page = site.browser.get("/benchmarks")
-    spent_s = time.process_time() - begun_s
+    spent_s = time.process_time() - started_s
     assert page.text.count('class="shade h') >= 20 * 8 and "1,000 checkpoints on 20 benchmarks" in page.text
     assert len(page.content) < 300_000 and spent_s < 1.0, (len(page.content), spent_s)
     last = site.browser.get("/benchmarks?page=40").text

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from assay.base.clock import SystemClock
 from assay.cli.main import cli
-from assay.reporting.views.run_groups import GroupScore, RunGroup, group_curves, luck_of_groups, run_groups
+from assay.reporting.views.run_groups import GroupScore, RunGroup, best_of_groups, group_curves, run_groups
 from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
 from dashboard_home import Shape, make_home
@@ -68,9 +68,9 @@ def test_a_groups_mean_is_over_all_seeds_whichever_run_is_selected(home: Home) -
         found = [result for result in results if result.benchmark == score.name and result.run_id in group.runs]
         newest = {run_id: max((r.step, r.score.value) for r in found if r.run_id == run_id) for run_id in group.runs}
         values = np.array([value for _, value in newest.values()])
-        reach = scipy.stats.t.ppf(0.975, 9) * values.std(ddof=1) / 10**0.5
+        half_width = scipy.stats.t.ppf(0.975, 9) * values.std(ddof=1) / 10**0.5
         assert (score.estimate.value, score.num_runs) == (pytest.approx(values.mean()), 10)
-        assert score.estimate.high == pytest.approx(values.mean() + reach)
+        assert score.estimate.high == pytest.approx(values.mean() + half_width)
 
 
 def test_more_groups_than_lines_are_one_band_with_the_selected_runs(
@@ -97,9 +97,9 @@ def test_the_best_recipe_is_not_called_best_if_luck_explains_it() -> None:
         return RunGroup(key="k", name="n", runs=("r",), seeds=(0,), statuses={}, patch={}, scores=(score,),
                         device_hours=0, evaluation_hours=0)  # fmt: skip
 
-    assert luck_of_groups([group(0.50), group(0.55)], "sums").may_be_luck
-    assert not luck_of_groups([group(0.50), group(0.95)], "sums").may_be_luck
-    assert luck_of_groups([group(0.50)], "sums") is None and luck_of_groups([group(0.5)], "none") is None
+    assert best_of_groups([group(0.50), group(0.55)], "sums").may_be_chance
+    assert not best_of_groups([group(0.50), group(0.95)], "sums").may_be_chance
+    assert best_of_groups([group(0.50)], "sums") is None and best_of_groups([group(0.5)], "none") is None
 
 
 def test_runs_are_grouped_with_a_pinned_baseline(compared: Site, home: Home) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import Estimate
-from assay.statistics.benchmark_history import _least_distance, benchmark_histories, luck_of_best
+from assay.statistics.benchmark_history import _least_distance, benchmark_histories, best_of_many
 
 
 def result(step: int, value: float, *, better: bool = True, version: str = "b") -> BenchmarkResult:
@@ -45,15 +45,15 @@ def test_another_version_of_a_benchmark_is_another_history():
 def test_the_interval_of_the_luckiest_equals_scipys_for_unequal_errors(errors, better):
     errors = np.array(errors)
     values = np.linspace(0.4, 0.5, len(errors))
-    reach = 1.959963984540054 * errors
-    luck = luck_of_best(values, values - reach, values + reach, higher_is_better=better)
+    half_width = 1.959963984540054 * errors
+    chance = best_of_many(values, values - half_width, values + half_width, higher_is_better=better)
     sign = 1.0 if better else -1.0
 
     def above(score, share):
         return np.prod(scipy.stats.norm.cdf(sign * (score - values.mean()) / errors)) - share
 
     ends = sorted(scipy.optimize.brentq(above, -3, 4, args=(share,)) for share in (0.025, 0.975))
-    np.testing.assert_allclose((luck.low, luck.high), ends, atol=1e-8)
+    np.testing.assert_allclose((chance.low, chance.high), ends, atol=1e-8)
 
 
 @pytest.mark.parametrize("num_scores", [2, 20, 1000])
@@ -68,22 +68,22 @@ def test_the_distance_that_rules_a_score_out_is_guptas(num_scores):
 
 def test_the_best_of_equal_checkpoints_is_seldom_called_beyond_luck_and_a_better_one_is():
     rng = np.random.default_rng(7)
-    claims, kept = 0, 0
+    claims, covered = 0, 0
     for _ in range(400):
         values = rng.normal(0.5, 0.02, 25)
-        luck = luck_of_best(values, values - 0.0392, values + 0.0392, higher_is_better=True)
-        claims += not luck.may_be_luck
-        kept += values.max() - values[0] <= _least_distance(25) * 0.02 * 2**0.5
-        assert 1 <= luck.num_candidates <= 25
-    assert claims <= 0.05 * 400 and kept >= 0.92 * 400
+        chance = best_of_many(values, values - 0.0392, values + 0.0392, higher_is_better=True)
+        claims += not chance.may_be_chance
+        covered += values.max() - values[0] <= _least_distance(25) * 0.02 * 2**0.5
+        assert 1 <= chance.num_candidates <= 25
+    assert claims <= 0.05 * 400 and covered >= 0.92 * 400
     values[3] = 0.8
-    beyond = luck_of_best(values, values - 0.0392, values + 0.0392, higher_is_better=True)
-    assert not beyond.may_be_luck and beyond.num_candidates == 1
+    beyond = best_of_many(values, values - 0.0392, values + 0.0392, higher_is_better=True)
+    assert not beyond.may_be_chance and beyond.num_candidates == 1
 
 
 def test_scores_without_an_interval_say_nothing_of_luck():
     missing = np.array([np.nan, np.nan])
-    assert luck_of_best(np.array([0.1, 0.9]), missing, missing, higher_is_better=True) is None
+    assert best_of_many(np.array([0.1, 0.9]), missing, missing, higher_is_better=True) is None
 
 
 def test_several_runs_are_ordered_by_the_time_of_evaluation():

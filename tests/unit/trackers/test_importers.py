@@ -260,8 +260,8 @@ def test_two_imports_at_a_time_double_nothing(tmp_path: Path) -> None:
     event_file(tmp_path / "logs", [scalar_event("loss", step, T, step) for step in range(5000)])
     environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "assay", "runs", "import", str(tmp_path / "logs"), "--json"]
-    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    lines = [json.loads(process.communicate()[0])[0] for process in both]
+    imports = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    lines = [json.loads(process.communicate()[0])[0] for process in imports]
     assert sorted(line["num_new"] for line in lines) == [0, 5000]
 
 

@@ -57,7 +57,9 @@ def new(
 @click.option("--model", type=FOLDER, required=True, help="Folder of the model to fine-tune, with tokenizer.json.")
 @click.option("--training", type=FILE, required=True, help="The job's training file.")
 @click.option("--validation", type=FILE, help="The job's validation file; its rows are held out.")
-@click.option("--answers", type=FILE, help="JSONL of conversations that end with answers of the old model.")
+@click.option(
+    "--answers", "old_outputs", type=FILE, help="JSONL of conversations that end with answers of the old model."
+)
 @click.option("--chat-template", help="A .jinja file, or 'chatml'.  [default: that of the model]")
 @click.option("--out", type=FOLDER, required=True, help="New folder for dataset, recipe and suite.")
 def import_(job: Path, out: Path, **files: Any) -> None:

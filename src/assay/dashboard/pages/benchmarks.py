@@ -135,9 +135,9 @@ def _window(visit: Visit, num_rows: int, per_page: int) -> tuple[range, list[tup
 
 
 def _column_address(column: MatrixColumn, visit: Visit) -> str:
-    kept = {key: value for key, value in visit.query.items() if key in ("run", "candidate") and value}
+    fixed = {key: value for key, value in visit.query.items() if key in ("run", "candidate") and value}
     own = {"version": column.version_sha256[:12], **({"incomplete": "1"} if column.is_incomplete else {})}
-    return f"/benchmarks/{quote(column.benchmark, safe='')}?{urlencode({**kept, **own})}"
+    return f"/benchmarks/{quote(column.benchmark, safe='')}?{urlencode({**fixed, **own})}"
 
 
 def _result_address(row: MatrixRow, column: MatrixColumn, *, is_only: bool) -> str:

@@ -96,17 +96,18 @@ def _queue(dashboard: Dashboard, run_id: str) -> tuple[Queue | None, str]:
 
 def _states(queue: Queue, commits: list[Commit]) -> dict[int, Text]:
     due = {commit.step for commit in due_commits(queue)}
-    kept = {commit.step for commit in queue.log.commits()}
+    committed_steps = {commit.step for commit in queue.log.commits()}
     return {
-        commit.step: _state(queue, commit, is_due=commit.step in due, is_kept=commit.step in kept) for commit in commits
+        commit.step: _state(queue, commit, is_due=commit.step in due, is_committed=commit.step in committed_steps)
+        for commit in commits
     }
 
 
-def _state(queue: Queue, commit: Commit, *, is_due: bool, is_kept: bool) -> Text:
+def _state(queue: Queue, commit: Commit, *, is_due: bool, is_committed: bool) -> Text:
     key = commit.step, commit.weights_digest, queue.suite_sha256
     if is_done(queue.store, *key):
         return Cell("done", "good")
-    if not is_kept:
+    if not is_committed:
         return "weights deleted"
     if is_requested(queue.store, *key):
         return Cell("requested", "open")

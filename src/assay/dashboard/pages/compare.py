@@ -52,14 +52,14 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
 
 
 def _filters(visit: Visit, metric: str, baseline: str) -> list[Filter]:
-    kept = [
+    remaining = [
         Filter(name, "", value, kind="hidden")
         for name, value in visit.query.multi_items()
         if name not in ("metric", "baseline", "page") and value
     ]
     metrics = [(name, name) for name in dict.fromkeys([metric, *METRICS])]
     return [
-        *kept,
+        *remaining,
         Filter("metric", "Metric", metric, metrics),
         Filter("baseline", "Baseline: run or group", baseline),
         Filter("run", "Add a run"),

@@ -19,7 +19,7 @@ from assay.reporting.charts.run_figures import curve_line, series_figure
 from assay.reporting.document import Block, Cell, Document, Figure, Paragraph, Section, TitledTable, name, number
 from assay.reporting.views.curve_window import (
     MAX_COLUMNS,
-    Cursor,
+    CurveCursor,
     CurveWindow,
     curve_bytes,
     metric_names,
@@ -173,7 +173,7 @@ def _windows(dashboard: Dashboard, visit: Visit, *, columns: int) -> list[CurveW
                     first_step=_number(visit, "first"),
                     last_step=_number(visit, "last"),
                     columns=_number(visit, "columns", columns) or 0,
-                    since=Cursor.from_text(cursor) if cursor else None,
+                    since=CurveCursor.from_text(cursor) if cursor else None,
                 )
                 for metric, cursor in zip_longest(metrics, cursors)
             ]

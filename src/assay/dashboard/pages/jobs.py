@@ -208,11 +208,11 @@ def _shape(api: AppState, state: JobState | EvalRunState | BatchState) -> Mappin
     return run_object(state, "", api.queue.spent_reason)
 
 
-def projects_of(api: AppState, reader: Reader, wanted: str) -> list[str]:
+def projects_of(api: AppState, reader: Reader, requested_project: str) -> list[str]:
     """Return the projects of which the reader sees jobs."""
     if not reader.sees_all:
         return [reader.project]
-    return [wanted] if wanted else sorted({DEFAULT_PROJECT, *api.projects.ids()})
+    return [requested_project] if requested_project else sorted({DEFAULT_PROJECT, *api.projects.ids()})
 
 
 def _newest(api: AppState, projects: list[str], kind: str) -> Iterator[Accepted]:
@@ -309,10 +309,10 @@ def _error(shape: Mapping[str, Any]) -> str:
 
 
 def _verdict(accepted: Accepted, reader: Reader) -> Verdict:
-    place = accepted.queue.get("position")
+    queue_position = accepted.queue.get("position")
     parts = [
         _error(accepted.shape),
-        f"place {place} of {accepted.queue['waiting']}" if place else "",
+        f"place {queue_position} of {accepted.queue['waiting']}" if queue_position else "",
         accepted.reason(reader),
         accepted.progress(),
     ]

@@ -6,7 +6,14 @@ from assay.reporting.document import Document, Verdict
 
 def message_page(message: str, *, status: int, retry_s: float | None = None) -> Page:
     """Return a page that says why there is no other one."""
-    words = {400: "not understood", 403: "not allowed", 404: "not found", 405: "not possible", 429: "not yet", 503: "not now"}
+    words = {
+        400: "not understood",
+        403: "not allowed",
+        404: "not found",
+        405: "not possible",
+        429: "not yet",
+        503: "not now",
+    }
     first_word = message.partition(" ")[0]
     # A key with its value stays as it was written.
     sentence = message if "=" in first_word else f"{message[:1].upper()}{message[1:]}"

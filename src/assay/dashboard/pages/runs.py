@@ -63,8 +63,8 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
 
 def selection_of(visit: Visit) -> Selection:
     """Return the filters of an address. Raises `PageError` that names a wrong one."""
-    asked = visit.query
-    status, sort, where = asked.get("status", ""), asked.get("sort") or "age", asked.get("where", "")
+    parameters = visit.query
+    status, sort, where = parameters.get("status", ""), parameters.get("sort") or "age", parameters.get("where", "")
     if status and status not in get_args(RunStatus):
         raise PageError(400, f"status={status}: expected one of {', '.join(get_args(RunStatus))}.")
     if sort not in get_args(Sorting):
@@ -75,8 +75,8 @@ def selection_of(visit: Visit) -> Selection:
         raise PageError(400, f"where={where}: {error}") from error
     return Selection(
         status=(status,) if status else (),
-        tags=tuple(asked.get("tags", "").split()),
-        text=asked.get("search", ""),
+        tags=tuple(parameters.get("tags", "").split()),
+        text=parameters.get("search", ""),
         where=conditions,
         sort=sort,  # type: ignore[arg-type]
     )
@@ -152,16 +152,16 @@ def _links(visit: Visit, num_rows: int, number: int) -> list[tuple[str, str]]:
 
 def _filters(selection: Selection, visit: Visit) -> list[Filter]:
     statuses = [("", "any"), *((status, status) for status in get_args(RunStatus))]
-    asked = visit.query
+    parameters = visit.query
     return [
         Filter("search", "Id, recipe or note", selection.text),
         Filter("status", "Status", selection.status[0] if selection.status else "", statuses),
         Filter("tags", "Tags", " ".join(selection.tags)),
-        Filter("where", "Recipe: key=value", asked.get("where", "")),
+        Filter("where", "Recipe: key=value", parameters.get("where", "")),
         Filter("sort", "Order by", selection.sort, [(sort, sort) for sort in get_args(Sorting)]),
-        Filter("group", "Rows", asked.get("group", ""), [("", "runs"), ("recipe", "recipes, over seeds")]),
-        Filter("columns", "Columns, with commas", asked.get("columns", "")),
-        Filter("baseline", "Baseline: run id", asked.get("baseline", "")),
+        Filter("group", "Rows", parameters.get("group", ""), [("", "runs"), ("recipe", "recipes, over seeds")]),
+        Filter("columns", "Columns, with commas", parameters.get("columns", "")),
+        Filter("baseline", "Baseline: run id", parameters.get("baseline", "")),
     ]
 
 

@@ -25,7 +25,7 @@ from assay.reporting.values import minute_text, one_line
 from assay.reporting.views.benchmark_items import ItemView
 
 SHOWN_CHARACTERS = 160
-"""Of a completion in a table."""
+"""Characters of a completion in a table."""
 
 
 def result_document(
@@ -95,14 +95,14 @@ def item_document(
         for key, value in (fields or {}).items()
     ]
     absent = "The suite with this version of the benchmark is not on this machine, so its prompt cannot be shown."
-    said = Code(item.completion) if item.completion is not None else Paragraph("Nothing was sampled.")
+    shown_text = Code(item.completion) if item.completion is not None else Paragraph("Nothing was sampled.")
     return Document(
         title=f"Item {item.item_id}",
         kind="benchmark item",
         subtitle=f"{result.benchmark}, {result.run_id}@{result.step:,}",
         sections=[
             Section("Prompt and expected answer", prompt or [Paragraph(absent)]),
-            Section("Completion", [said]),
+            Section("Completion", [shown_text]),
             Section("Grade", [FactList(facts)]),
         ],
         links=links,

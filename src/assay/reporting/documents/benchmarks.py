@@ -30,7 +30,7 @@ from assay.reporting.values import device_hours_text, minute_text
 from assay.reporting.views.benchmark_history import BenchmarkMatrix, ColumnScores, MatrixColumn, MatrixRow
 from assay.reporting.views.series import Series
 from assay.reporting.views.statements import hole_text
-from assay.statistics.benchmark_history import BenchmarkHistory, Luck
+from assay.statistics.benchmark_history import BenchmarkHistory, BestOfMany
 
 
 def results_document(results: Sequence[BenchmarkResult]) -> Document:
@@ -97,27 +97,33 @@ def _history(history: BenchmarkHistory) -> Iterator[Block]:
         (name(""), lambda point: "*" if point.is_best_so_far else ""),
         (number("evaluated (UTC)"), lambda point: minute_text(point.result.evaluated_s)),
     )
-    if history.luck is not None:
-        yield Paragraph(luck_text(history.luck))
+    if history.best_of_many is not None:
+        yield Paragraph(best_text(history.best_of_many))
 
 
-def luck_text(luck: Luck) -> str:
+def best_text(best_of_many: BestOfMany) -> str:
     """Return whether the best score may be luck, and how many checkpoints may be the best one."""
-    range_text = f"{luck.low:.4f} to {luck.high:.4f}"
-    equal = f"The best of {luck.num_scores:,} equally good checkpoints would score {range_text} by luck alone (95%)"
-    if luck.may_be_luck:
+    range_text = f"{best_of_many.low:.4f} to {best_of_many.high:.4f}"
+    equal = (
+        f"The best of {best_of_many.num_scores:,} equally good checkpoints would score {range_text} by luck alone (95%)"
+    )
+    if best_of_many.may_be_chance:
         return f"{equal}: the best score may be luck. Compare declared checkpoints over seeds."
-    among = f"the truly best is one of {luck.num_candidates:,} (95%)" if luck.num_candidates > 1 else "it is the best"
+    among = (
+        f"the truly best is one of {best_of_many.num_candidates:,} (95%)"
+        if best_of_many.num_candidates > 1
+        else "it is the best"
+    )
     return f"{equal}. The best score is beyond that, so the checkpoints are not equally good; {among}."
 
 
-def _luck_cell(luck: Luck | None) -> Text:
-    if luck is None:
+def _best_cell(best_of_many: BestOfMany | None) -> Text:
+    if best_of_many is None:
         return Cell("unknown", "open")
-    if luck.may_be_luck:
+    if best_of_many.may_be_chance:
         return Cell("may be luck", "open")
-    if luck.num_candidates > 1:
-        return Cell(f"one of {luck.num_candidates:,}", "open")
+    if best_of_many.num_candidates > 1:
+        return Cell(f"one of {best_of_many.num_candidates:,}", "open")
     return Cell("sure", "good")
 
 
@@ -152,8 +158,8 @@ def matrix_document(
         (number("best"), lambda item: f"{item.values[item.best]:.4f}"),
         (number("95% interval"), lambda item: _ends(item, item.best)),
         (name("checkpoint"), lambda item: _checkpoint(matrix, item, address)),
-        (number("best of equals, by luck"), lambda item: _luck_ends(item.luck)),
-        (name("is it the best?"), lambda item: _luck_cell(item.luck)),
+        (number("best of equals, by luck"), lambda item: _best_ends(item.best_of_many)),
+        (name("is it the best?"), lambda item: _best_cell(item.best_of_many)),
         (name(""), lambda item: "" if item.unit == "share" and item.higher_is_better else _direction(item)),
     )
     sections = [Section("Best scores", [best]), Section("All checkpoints", [heat_map], pages_only=True)]
@@ -206,7 +212,7 @@ def benchmark_document(
     tiles = [
         Fact("best score", f"{values[best]:.4f}", _ends(item, best)),
         Fact("of", _checkpoint(matrix, item, address), "the checkpoint with that score"),
-        Fact("is it the best?", _luck_cell(item.luck), f"of {number_of(len(values), 'score')}"),
+        Fact("is it the best?", _best_cell(item.best_of_many), f"of {number_of(len(values), 'score')}"),
     ]
     caption = "Scores with their 95% intervals. The line of the best so far rises by luck, too."
     table = TitledTable.of(
@@ -225,7 +231,7 @@ def benchmark_document(
         (number("best so far"), lambda index: f"{item.best_values[index]:.4f}"),
         (name(""), lambda index: "*" if item.is_best_so_far[index] else ""),
     )
-    warning = [Paragraph(luck_text(item.luck))] if item.luck is not None else []
+    warning = [Paragraph(best_text(item.best_of_many))] if item.best_of_many is not None else []
     legend = [("s1", "score, with its interval"), ("s2", "best so far")]
     blocks = [Figure("Over time", caption, chart, legend), *warning, table]
     return Document(
@@ -263,8 +269,8 @@ def _half_width(item: ColumnScores, index: int) -> str:
     return "" if math.isnan(half_width) else f" ±{half_width:.3f}"
 
 
-def _luck_ends(luck: Luck | None) -> str:
-    return "-" if luck is None else f"[{luck.low:.4f}, {luck.high:.4f}]"
+def _best_ends(best_of_many: BestOfMany | None) -> str:
+    return "-" if best_of_many is None else f"[{best_of_many.low:.4f}, {best_of_many.high:.4f}]"
 
 
 def coverage_document(coverage: Coverage, *, address: Callable[[CoverageCell], str] = lambda cell: "") -> Document:

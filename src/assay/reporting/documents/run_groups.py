@@ -20,7 +20,7 @@ from assay.reporting.document import (
     number,
 )
 from assay.reporting.values import device_hours_text, estimate_text, value_text
-from assay.reporting.views.run_groups import RunGroup, group_title, luck_of_groups
+from assay.reporting.views.run_groups import RunGroup, best_of_groups, group_title
 from assay.reporting.views.series import Series
 
 MAX_KEYS = 12
@@ -139,14 +139,15 @@ def _verdict(groups: Sequence[RunGroup]) -> Verdict | None:
     score, group = max(scored, key=lambda pair: sign * pair[0].estimate.value)
     of_runs = number_of(score.num_runs, "run")
     best = f"{group_title(group)} has the best {title}: {estimate_text(score.estimate)}, {of_runs}."
-    luck = luck_of_groups(groups, title)
-    if luck is None:
+    equals = best_of_groups(groups, title)
+    if equals is None:
         return Verdict("open", "not sure", f"{best} Without intervals nothing says whether that is luck: add seeds.")
-    chance = f"the best of {luck.num_scores} equally good recipes would reach {luck.low:.4f} to {luck.high:.4f} (95%)"
-    if luck.may_be_luck:
+    reached = f"{equals.low:.4f} to {equals.high:.4f}"
+    chance = f"the best of {equals.num_scores} equally good recipes would reach {reached} (95%)"
+    if equals.may_be_chance:
         return Verdict("open", "may be luck", f"{best} By luck alone {chance}.")
-    if luck.num_candidates > 1:
-        among = f"the truly best is one of {luck.num_candidates}"
+    if equals.num_candidates > 1:
+        among = f"the truly best is one of {equals.num_candidates}"
         return Verdict("open", "not all equal", f"{best} By luck alone {chance}, so they differ; {among} (95%).")
     return Verdict("good", "best", f"{best} By luck alone {chance}.")
 

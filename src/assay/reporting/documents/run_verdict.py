@@ -56,9 +56,9 @@ def model_mark(run: RunView) -> Mark:
 def run_verdict(run: RunView) -> Verdict:
     """Return the verdict on a run from its status, audit and warnings."""
     if run.imported is not None:
-        there = run.imported.tool_status or "its status is not recorded"
+        outcome = run.imported.tool_status or "its status is not recorded"
         sentence = (
-            f"The run was imported from {run.imported.tool} ({there}). It has metrics and parameters, but no recipe, "
+            f"The run was imported from {run.imported.tool} ({outcome}). It has metrics and parameters, but no recipe, "
             "commits or receipts: nothing of it can be resumed, replayed or audited here."
         )
         return Verdict("open", "imported", sentence, ())

@@ -10,7 +10,7 @@ import numpy as np
 
 from assay.base.shapes import Bool, Float64, Int
 from assay.records.benchmark import BenchmarkResult
-from assay.statistics.benchmark_history import BenchmarkHistory, Luck, frontier, luck_of_best
+from assay.statistics.benchmark_history import BenchmarkHistory, BestOfMany, best_of_many, frontier
 from assay.store.ledger.ledger import Ledger
 
 
@@ -23,7 +23,7 @@ class HistoryLine(BenchmarkResult):
     """The best score of the history by chance alone, if all its checkpoints were as good as their mean: the ends of a
     95% interval. Null if fewer than two scores have an interval."""
     luckiest_high: float | None = None
-    may_be_luck: bool | None = None
+    may_be_chance: bool | None = None
     """The best score is not beyond that interval."""
     num_candidates: int | None = None
     """Checkpoints of the history among which the truly best is with 95% confidence."""
@@ -36,13 +36,13 @@ def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:
             **dict(point.result),
             is_best_so_far=point.is_best_so_far,
             best_value=point.best_value,
-            luckiest_low=luck and luck.low,
-            luckiest_high=luck and luck.high,
-            may_be_luck=luck and luck.may_be_luck,
-            num_candidates=luck and luck.num_candidates,
+            luckiest_low=best_of_many and best_of_many.low,
+            luckiest_high=best_of_many and best_of_many.high,
+            may_be_chance=best_of_many and best_of_many.may_be_chance,
+            num_candidates=best_of_many and best_of_many.num_candidates,
         )
         for history in histories
-        for luck in [history.luck]
+        for best_of_many in [history.best_of_many]
         for point in history.points
     ]
 
@@ -80,7 +80,7 @@ class ColumnScores:
     highs: Float64[np.ndarray, "score"]
     best_values: Float64[np.ndarray, "score"]
     is_best_so_far: Bool[np.ndarray, "score"]
-    luck: Luck | None
+    best_of_many: BestOfMany | None
 
     @property
     def best(self) -> int:
@@ -182,5 +182,5 @@ def _column(column: MatrixColumn, rows: Sequence[int], scores: Sequence[ScoreRow
         highs=highs,
         best_values=best_values,
         is_best_so_far=is_best_so_far,
-        luck=luck_of_best(values, lows, highs, higher_is_better=higher_is_better),
+        best_of_many=best_of_many(values, lows, highs, higher_is_better=higher_is_better),
     )

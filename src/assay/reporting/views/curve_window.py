@@ -6,19 +6,16 @@ minimum and maximum of all points in it; no spike is lost.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from assay.base.errors import ConfigError
-from assay.records.run import Run
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
-from assay.store.metrics.attempt_limits import attempt_limits, batches, placeholders
-from assay.store.metrics.fold import segment_sizes
+from assay.store.metrics.attempt_limits import attempt_limits, placeholders
 from assay.store.metrics.levels import CurveState, first_step_after, open_curves
 from assay.store.metrics.windows import WindowNodes, affordable_level, level_of, read_window
 
@@ -30,13 +27,13 @@ _FARTHEST_STEP = 2**61
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
-class Columns(NamedTuple):
+class CurveColumns(NamedTuple):
     """Non-empty columns by step: arrays of equal length."""
 
     steps: Numbers
     """First step of the column's range."""
     minimum: Numbers
-    """Of finite values; NaN if a column has none, as in the next two."""
+    """Smallest finite value; NaN if a column has none, as in the next two."""
     maximum: Numbers
     last: Numbers
     """The finite value at the largest step; of several, the one that was logged last."""
@@ -46,14 +43,14 @@ class Columns(NamedTuple):
     num_negative_infinity: Counts
 
 
-class Cursor(NamedTuple):
+class CurveCursor(NamedTuple):
     """What a page has seen of a window, to fetch only what is new."""
 
     step_width: int
     series_id: int
     num_points: int
     digest: str
-    """Of the request, and of all that cannot grow: if it differs, the whole window is sent."""
+    """Digest of the request and of all that cannot grow: if it differs, the whole window is sent."""
 
     def to_text(self) -> str:
         """Return the cursor as text without characters that a URL escapes."""
@@ -76,14 +73,14 @@ class CurveWindow(NamedTuple):
 
     step_width: int
     """Steps of a column."""
-    committed: Columns
-    lost: Columns
+    committed: CurveColumns
+    lost: CurveColumns
     """Columns of points that were rolled back."""
     num_points: int
     """Points of the whole metric, including those that were rolled back."""
     replaces_from: int | None
     """With a cursor: columns from this step on replace those that the page has. None: all are replaced."""
-    cursor: Cursor
+    cursor: CurveCursor
     etag: str
 
 
@@ -122,7 +119,7 @@ def window_curve(
     first_step: int | None = None,
     last_step: int | None = None,
     columns: int = 1000,
-    since: Cursor | None = None,
+    since: CurveCursor | None = None,
 ) -> CurveWindow:
     """Return a window of a metric of rank 0 in at most `columns` columns.
 
@@ -155,8 +152,8 @@ def curve_bytes(window: CurveWindow) -> bytes:
     table = np.full((10, len(steps)), np.nan)
     table[0] = steps
     for row, columns, names in (
-        (1, window.committed, Columns._fields[1:4] + Columns._fields[5:]),
-        (7, window.lost, Columns._fields[1:4]),
+        (1, window.committed, CurveColumns._fields[1:4] + CurveColumns._fields[5:]),
+        (7, window.lost, CurveColumns._fields[1:4]),
     ):
         index = np.searchsorted(steps, columns.steps)
         for offset, name in enumerate(names):
@@ -186,25 +183,8 @@ def run_columns(
     return RunColumns(1 << level, (buckets << level).astype(float), *tables)
 
 
-def group_curve(
-    ledger: Ledger,
-    run_ids: Sequence[str],
-    name: str,
-    *,
-    first_step: int | None = None,
-    last_step: int | None = None,
-    columns: int = 488,
-) -> GroupCurve:
-    """Return mean, quantiles and range of a metric over all runs of a group, in columns that the runs share.
-
-    Columns in which no run has a finite value are left out.
-    """
-    runs = run_columns(ledger, run_ids, name, first_step=first_step, last_step=last_step, columns=columns)
-    return grouped(runs)
-
-
 def grouped(runs: RunColumns) -> GroupCurve:
-    """Summarize the runs of each column."""
+    """Return mean, quantiles and range over all runs of a group, without columns in which no run has a finite value."""
     num_runs = np.count_nonzero(~np.isnan(runs.last), axis=0)
     chosen = np.flatnonzero(num_runs)
     num_runs, last = num_runs[chosen], np.sort(runs.last[:, chosen], axis=0)  # NaN sorts to the end
@@ -219,15 +199,6 @@ def grouped(runs: RunColumns) -> GroupCurve:
     steps = runs.steps[chosen]
     etag = _digest(runs.step_width, steps, num_runs, mean, quantiles, minimum, maximum)
     return GroupCurve(runs.step_width, steps, num_runs, mean, quantiles, minimum, maximum, etag)
-
-
-def group_bytes(group: GroupCurve) -> bytes:
-    """Return a group's curve as `curve_bytes` does.
-
-    The columns: step, number of runs, mean, minimum, maximum, and one for each of `QUANTILES`.
-    """
-    table = [group.steps, group.num_runs, group.mean, group.minimum, group.maximum, *group.quantiles]
-    return np.stack(table).astype("<f8").tobytes()
 
 
 class MetricNames(NamedTuple):
@@ -253,30 +224,6 @@ def metric_names(ledger: Ledger, run_id: str, *, prefix: str = "", offset: int =
     return MetricNames(tuple(name for (name,) in names), num_names)
 
 
-class Changes(NamedTuple):
-    """Runs with new points, and the sizes to compare with next time."""
-
-    run_ids: tuple[str, ...]
-    cursor: Mapping[str, str]
-
-
-def changed_since(ledger: Ledger, runs: Sequence[Run], cursor: Mapping[str, str]) -> Changes:
-    """Return which runs have new points, by the sizes of their segments; no history is read.
-
-    Runs that are missing in `cursor` count as changed. A run whose segments are in its local folder has to be
-    folded (`fold_run`) before its new points are read.
-    """
-    sizes = {run.run_id: size for run in runs if (size := segment_sizes(Path(run.run_dir))) is not None}
-    elsewhere = [run.run_id for run in runs if run.run_id not in sizes]
-    with ledger.reading() as connection:
-        for batch in batches(elsewhere):
-            marks, values = placeholders(batch)
-            query = f"SELECT run_id, SUM(num_bytes) FROM metric_segments WHERE run_id IN ({marks}) GROUP BY run_id"
-            sizes |= {run_id: str(num_bytes) for run_id, num_bytes in connection.execute(query, values)}
-    changed = tuple(run_id for run_id, size in sizes.items() if cursor.get(run_id) != size)
-    return Changes(changed, sizes)
-
-
 def _checked(columns: int) -> int:
     if columns < 1:
         raise ConfigError(f"columns={columns}: a curve needs at least 1.")
@@ -295,23 +242,23 @@ def _span(states: Sequence[CurveState], first_step: int | None, last_step: int |
     return first, min(max(first, last), _FARTHEST_STEP)
 
 
-def _columns(window: WindowNodes, level: int) -> Columns:
+def _columns(window: WindowNodes, level: int) -> CurveColumns:
     nodes = window.nodes
     counts = (nodes[name].astype(np.int64) for name in ("num_points", "num_nan", "num_high", "num_low"))
     values = (nodes[name].copy() for name in ("minimum", "maximum", "last"))
-    return Columns((window.buckets << level).astype(float), *values, *counts)
+    return CurveColumns((window.buckets << level).astype(float), *values, *counts)
 
 
-def _cursor(state: CurveState, level: int, request: tuple[object, ...]) -> Cursor:
+def _cursor(state: CurveState, level: int, request: tuple[object, ...]) -> CurveCursor:
     if not state.series:
-        return Cursor(1 << level, 0, 0, _digest(request))
+        return CurveCursor(1 << level, 0, 0, _digest(request))
     *earlier, growing = state.series
-    return Cursor(
+    return CurveCursor(
         1 << level, growing.series_id, growing.num_points, _digest(request, *map(tuple, earlier), growing.limit)
     )
 
 
-def _replaces_from(connection: Connection, since: Cursor | None, now: Cursor, last: int) -> int | None:
+def _replaces_from(connection: Connection, since: CurveCursor | None, now: CurveCursor, last: int) -> int | None:
     """Return the first step of the columns that changed since a cursor; None for all."""
     if since is None or since._replace(num_points=0) != now._replace(num_points=0) or since.num_points > now.num_points:
         return None

@@ -21,7 +21,7 @@ MAX_MANIFEST_BYTES = 4 << 20
 """The shards of a dataset with a larger manifest are not listed."""
 
 
-class RecipeChange(NamedTuple):
+class ChangedKey(NamedTuple):
     """A key of the recipe whose value differs from that of the reference."""
 
     key: str
@@ -40,7 +40,7 @@ class Lineage(NamedTuple):
     capsules: tuple[Capsule, ...] = ()
     reference: str = ""
     """The run whose recipe this one changes: the baseline of its campaign, else its parent."""
-    changes: tuple[RecipeChange, ...] = ()
+    changes: tuple[ChangedKey, ...] = ()
 
 
 NO_LINEAGE = Lineage()
@@ -64,7 +64,7 @@ def run_lineage(ledger: Ledger, run: RunView) -> Lineage:
     )
 
 
-def _changes(ledger: Ledger, run: RunView, decisions: list[Decision]) -> tuple[str, tuple[RecipeChange, ...]]:
+def _changes(ledger: Ledger, run: RunView, decisions: list[Decision]) -> tuple[str, tuple[ChangedKey, ...]]:
     for decision in decisions:
         ours = next(member for member in decision.runs if member.run_id == run.run_id)
         baseline = next(
@@ -73,15 +73,15 @@ def _changes(ledger: Ledger, run: RunView, decisions: list[Decision]) -> tuple[s
         if ours.arm != BASELINE and baseline is not None and ledger.has_run(baseline.run_id):
             return baseline.run_id, _differing(ledger.run(baseline.run_id).recipe, run.recipe)
     if run.parent is not None:
-        changes = (RecipeChange(key, *values) for key, values in run.parent.changes.items())
+        changes = (ChangedKey(key, *values) for key, values in run.parent.changes.items())
         return run.parent.run_id, tuple(changes)
     return "", ()
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[RecipeChange, ...]:
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[ChangedKey, ...]:
     values = [dict(dotted_leaves(recipe)) for recipe in (before, after)]
     keys = dict.fromkeys([*values[0], *values[1]])
-    changes = (RecipeChange(key, values[0].get(key), values[1].get(key)) for key in keys)
+    changes = (ChangedKey(key, values[0].get(key), values[1].get(key)) for key in keys)
     return tuple(change for change in changes if change.before != change.after)
 
 

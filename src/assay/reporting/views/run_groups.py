@@ -17,7 +17,7 @@ from assay.reporting.views.curve_window import RunColumns, grouped, run_columns
 from assay.reporting.views.run_list import current_summaries
 from assay.reporting.views.series import Series
 from assay.reporting.views.view import AsWritten, View
-from assay.statistics.benchmark_history import Luck, luck_of_best
+from assay.statistics.benchmark_history import BestOfMany, best_of_many
 from assay.statistics.mean_scores import mean_estimate
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary
@@ -111,14 +111,14 @@ def run_groups(
     ]
 
 
-def luck_of_groups(groups: Sequence[RunGroup], name: str) -> Luck | None:
+def best_of_groups(groups: Sequence[RunGroup], name: str) -> BestOfMany | None:
     """Return whether the best of the groups in a score may be luck; None if fewer than two have an interval."""
     scores = [score for group in groups for score in group.scores if score.name == name]
     if not scores:
         return None
     estimates = [score.estimate for score in scores]
     ends = np.array([[estimate.value, estimate.low, estimate.high] for estimate in estimates], dtype=float)
-    return luck_of_best(*ends.T, higher_is_better=scores[0].higher_is_better)
+    return best_of_many(*ends.T, higher_is_better=scores[0].higher_is_better)
 
 
 def group_curves(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.records.processor import dense_bf16_flops
-from assay.reporting.views.curve_window import Columns, Numbers, window_curve
+from assay.reporting.views.curve_window import CurveColumns, Numbers, window_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
@@ -131,7 +131,7 @@ def _part(curve: Curve, part: slice) -> Curve:
     return Curve(curve.steps[part], curve.values[part], curve.at_s[part])
 
 
-def _columns(columns: Columns, steps: Numbers, is_shown: npt.NDArray[np.bool_]) -> tuple[Numbers, ...]:
+def _columns(columns: CurveColumns, steps: Numbers, is_shown: npt.NDArray[np.bool_]) -> tuple[Numbers, ...]:
     return tuple(numbers[is_shown] for numbers in (steps, columns.last, columns.minimum, columns.maximum))
 
 

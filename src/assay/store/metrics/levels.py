@@ -51,7 +51,7 @@ class CurveSeries(NamedTuple):
     last_step: int
     limit: float
     """The last step that was not rolled back."""
-    num_settled: int
+    num_complete: int
     """Points that the levels have to cover; they may cover more."""
 
 
@@ -97,7 +97,7 @@ class CurveState(NamedTuple):
     @property
     def is_stale(self) -> bool:
         """Whether the levels are behind the chunks or the attempts."""
-        has_grown = any(self.stored.num_covered(series) < series.num_settled for series in self.series)
+        has_grown = any(self.stored.num_covered(series) < series.num_complete for series in self.series)
         return has_grown or self.changed_from() is not None
 
     def changed_from(self) -> int | None:
@@ -150,8 +150,8 @@ def curve_states(connection: Connection, run_ids: Sequence[str], name: str) -> l
         series = []
         for row in found:
             num_points, is_growing = row[2], row is found[-1]
-            num_settled = num_points - num_points % CHUNK_POINTS if is_growing else num_points
-            series.append(CurveSeries(*row, limit=limits[run_id].get(row[1], np.inf), num_settled=num_settled))
+            num_complete = num_points - num_points % CHUNK_POINTS if is_growing else num_points
+            series.append(CurveSeries(*row, limit=limits[run_id].get(row[1], np.inf), num_complete=num_complete))
         levels = stored.get(min(found)[0], StoredLevels()) if found else StoredLevels()
         states.append(CurveState(run_id, tuple(series), levels))
     return states

@@ -27,7 +27,7 @@ class WindowNodes(NamedTuple):
     """Index of the column: its steps begin at `bucket << level`."""
 
 
-class Window(NamedTuple):
+class ColumnWindow(NamedTuple):
     """A window of one or several curves in shared columns."""
 
     level: int
@@ -65,7 +65,7 @@ def read_window(
     level: int,
     *,
     with_lost: bool = True,
-) -> Window:
+) -> ColumnWindow:
     """Read the columns of 2^level steps that intersect the steps [first, last]; the stored levels are up to date."""
     edges = _Edges(level, first >> level, last >> level)
     raw, by_level = _sources(states, level)
@@ -94,7 +94,7 @@ def read_window(
         ]
         parts.append(points[is_lost])  # behind the stored ones: they were logged later
         streams.append(_merged_columns(parts, edges))
-    return Window(level, *streams)
+    return ColumnWindow(level, *streams)
 
 
 class _Edges(NamedTuple):

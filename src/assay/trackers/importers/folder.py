@@ -125,13 +125,13 @@ def _missing(stored: Points | None, source: Points) -> Points:
     """Return the source's points that are not stored, each as often as it is missing, in the source's order."""
     if stored is None:
         return source
-    held, wanted = _bits(stored), _bits(source)
-    if len(held) <= len(wanted) and np.array_equal(held, wanted[: len(held)]):
-        is_new = np.arange(len(wanted)) >= len(held)
+    held, missing_bits = _bits(stored), _bits(source)
+    if len(held) <= len(missing_bits) and np.array_equal(held, missing_bits[: len(held)]):
+        is_new = np.arange(len(missing_bits)) >= len(held)
     else:
         left = Counter(map(bytes, held))
-        is_new = np.zeros(len(wanted), bool)
-        for index, point in enumerate(map(bytes, wanted)):
+        is_new = np.zeros(len(missing_bits), bool)
+        for index, point in enumerate(map(bytes, missing_bits)):
             if left[point]:
                 left[point] -= 1
             else:

@@ -17,21 +17,19 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.reporting.views.curve_window import (
     QUANTILES,
-    Columns,
-    Cursor,
+    CurveColumns,
+    CurveCursor,
     CurveWindow,
-    changed_since,
     curve_bytes,
-    group_bytes,
-    group_curve,
+    grouped,
     metric_names,
     run_columns,
     window_curve,
 )
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics import fold, levels, windows
-from assay.store.metrics.fold import append_points, fold_run
-from assay.store.metrics.segment import Points, SegmentHeader, SegmentWriter, segment_path
+from assay.store.metrics.fold import append_points
+from assay.store.metrics.segment import Points, SegmentHeader
 from machine import MACHINE
 
 SMALL = {
@@ -171,7 +169,7 @@ def expected_columns(raw: Raw, width: int, first: int | None, last: int | None, 
     return rows
 
 
-def rows_of(columns: Columns) -> list[list[float]]:
+def rows_of(columns: CurveColumns) -> list[list[float]]:
     return [list(row) for row in zip(*(field.astype(float).tolist() for field in columns), strict=True)]
 
 
@@ -244,18 +242,18 @@ class Page:
     """What a browser holds of a curve: it asks with its cursor, and puts the answer into what it has."""
 
     def __init__(self) -> None:
-        self.cursor: Cursor | None = None
+        self.cursor: CurveCursor | None = None
         self.streams: tuple[dict[float, list[float]], ...] = ({}, {})
 
-    def update(self, answer: CurveWindow) -> None:
-        first = -math.inf if answer.replaces_from is None else answer.replaces_from
-        for stream, columns in zip(self.streams, (answer.committed, answer.lost), strict=True):
+    def update(self, fetched: CurveWindow) -> None:
+        first = -math.inf if fetched.replaces_from is None else fetched.replaces_from
+        for stream, columns in zip(self.streams, (fetched.committed, fetched.lost), strict=True):
             for step in [step for step in stream if step >= first]:
                 del stream[step]
             new = {row[0]: row for row in rows_of(columns)}
             assert not new.keys() & stream.keys(), "a column is sent that is not said to be replaced"
             stream.update(new)
-        self.cursor = Cursor.from_text(answer.cursor.to_text())
+        self.cursor = CurveCursor.from_text(fetched.cursor.to_text())
 
 
 @given(events=histories(), window=WINDOWS)
@@ -275,8 +273,8 @@ def test_a_page_that_asks_for_what_is_new_holds_what_a_new_page_gets(
         whole = window_curve(ledger, run_id, "loss", **bounds)
         for stream, columns_of in zip(page.streams, (whole.committed, whole.lost), strict=True):
             assert_same(sorted(stream.values()), rows_of(columns_of))
-        answer = repr(whole._replace(etag=""))
-        assert etag_of.setdefault(answer, whole.etag) == whole.etag
+        fetched = repr(whole._replace(etag=""))
+        assert etag_of.setdefault(fetched, whole.etag) == whole.etag
         assert len(set(etag_of.values())) == len(etag_of), "two answers have one etag"
 
 
@@ -320,7 +318,7 @@ def test_a_groups_curve_is_numpys_over_all_runs(
         for event in events:
             apply(ledger, run_id, event)
     raws = [raw_points(events) for events in runs]
-    group = group_curve(ledger, ids, "loss", first_step=first, last_step=last, columns=columns)
+    group = grouped(run_columns(ledger, ids, "loss", first_step=first, last_step=last, columns=columns))
     steps = np.concatenate([raw.steps for raw in raws])
     if not len(steps):
         assert not len(group.steps)
@@ -336,7 +334,7 @@ def test_a_groups_curve_is_numpys_over_all_runs(
             expected.append(
                 [step, len(rows), lasts.mean(), rows[:, 1].min(), rows[:, 2].max(), *np.quantile(lasts, QUANTILES)]
             )
-    found = np.frombuffer(group_bytes(group), "<f8").reshape(10, -1).T
+    found = np.vstack([group.steps, group.num_runs, group.mean, group.minimum, group.maximum, group.quantiles]).T
     np.testing.assert_allclose(found, np.array(expected).reshape(-1, 10), rtol=1e-12, atol=1e-9)
 
 
@@ -384,28 +382,6 @@ def run_in(folder: Path, run_id: str) -> Run:
     )  # fmt: skip
 
 
-def test_a_run_changed_once_a_rank_logs(ledger: Ledger, tmp_path: Path) -> None:
-    runs = [run_in(tmp_path, next(run_ids)) for _ in range(3)]
-    live, still, elsewhere = (run.run_id for run in runs)
-    writers = [
-        SegmentWriter(segment_path(Path(run.run_dir), 1, 0), run_id=run.run_id, attempt=1, rank=0) for run in runs[:2]
-    ]
-    first = changed_since(ledger, runs, {})
-    assert first.run_ids == (live, still), "what is elsewhere was never folded"
-    assert changed_since(ledger, runs, first.cursor).run_ids == ()
-    writers[0].log(1, {"loss": 2.0})
-    then = changed_since(ledger, runs, first.cursor)
-    assert then.run_ids == (live,)
-    fold_run(ledger, runs[0])
-    assert window_curve(ledger, live, "loss").committed.last.tolist() == [2.0]
-    SegmentWriter(segment_path(Path(runs[1].run_dir), 2, 0), run_id=still, attempt=2, rank=0)
-    assert changed_since(ledger, runs, then.cursor).run_ids == (still,)
-    with ledger.writing() as connection:
-        values = {"run_id": elsewhere, "path": "attempt-0001/rank-00000.seg"}
-        connection.execute("INSERT INTO metric_segments VALUES (:run_id, :path, '', 10, 0, 0.0)", values)
-    assert elsewhere in changed_since(ledger, runs, then.cursor).run_ids
-
-
 @pytest.mark.parametrize(("columns", "first", "last"), [(0, None, None), (9, 5, 4)])
 def test_a_window_that_makes_no_sense_is_refused(
     ledger: Ledger, columns: int, first: int | None, last: int | None
@@ -413,7 +389,7 @@ def test_a_window_that_makes_no_sense_is_refused(
     with pytest.raises(ConfigError):
         window_curve(ledger, "a", "loss", columns=columns, first_step=first, last_step=last)
     with pytest.raises(ConfigError, match="no cursor"):
-        Cursor.from_text("8-x")
+        CurveCursor.from_text("8-x")
 
 
 def test_any_step_may_be_asked_for(ledger: Ledger) -> None:
