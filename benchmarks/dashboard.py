@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -289,8 +290,8 @@ def peers(num_points: int, num_runs: int) -> dict[str, dict[str, float]]:
             one, many = Path(folder) / name / "one", Path(folder) / name / "many"
             one.mkdir(parents=True)
             many.mkdir()
-            log_s, _ = _timed(lambda tool=tool, one=one: tool.log(one, values))
-            read_s, num_read = _timed(lambda tool=tool, one=one: tool.read(one))
+            log_s, _ = _timed(partial(tool.log, one, values))
+            read_s, num_read = _timed(partial(tool.read, one))
             found = {"log_s": log_s, "read_s": read_s, "points_read": float(num_read)}
             if tool.serve is not None and tool.log_many is not None:
                 port = free_port()
@@ -324,7 +325,7 @@ def page_figures(home: Path, run_id: str, live_s: float) -> dict[str, dict[str, 
             for _ in range(2):  # the second view is of a server that has imported what the page needs
                 tab = opened.new_page(viewport={"width": 1280, "height": 900})
                 before_s = _cpu_s(process_id)
-                view_s, response = _timed(lambda tab=tab, address=address: tab.goto(site + address, wait_until="load"))
+                view_s, response = _timed(partial(tab.goto, site + address, wait_until="load"))
                 cpu_s = _cpu_s(process_id) - before_s
                 size = len(response.body())
                 tab.close()

@@ -240,7 +240,9 @@ def _append_metrics(ledger: Ledger, attempt: Attempt, number: int, num_steps: in
     steps = np.arange(attempt.start_step + 1, _last_step(attempt, num_steps) + 1)
     header = SegmentHeader(attempt.run_id, attempt.attempt, 0, attempt.started_s, 0.0, f"n{number % 16:02d}", 1, ())
     metrics = {
-        name: Points(steps, STEP_S * (steps - attempt.start_step), _values(name, steps, number, num_steps, rng))
+        name: Points(
+            steps, np.float64(STEP_S) * (steps - attempt.start_step), _values(name, steps, number, num_steps, rng)
+        )
         for name in METRICS
     }
     with ledger.writing() as connection:

@@ -10,36 +10,37 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "assay"
 LINES = {
     "base": 1_550,
-    "cli": 7_000,
-    "dashboard": 4_500,
+    "cli": 7_300,
+    "dashboard": 3_300,
     "data": 8_900,
     "decision": 2_600,
     "distributed": 1_750,
     "elastic": 4_150,
-    "evals": 2_600,
-    "inference": 2_850,
+    "evals": 3_050,
+    "inference": 2_800,
     "launchers": 850,
-    "models": 3_350,
+    "models": 3_050,
     "planning": 9_150,
     "records": 4_800,
-    "reporting": 12_950,
+    "reporting": 15_850,
     "scoring": 2_500,
-    "serving": 10_750,
-    "statistics": 6_400,
-    "store": 5_900,
+    "serving": 10_800,
+    "statistics": 6_500,
+    "store": 6_950,
     "throughput": 1_400,
-    "trackers": 450,
-    "training": 10_700,
+    "trackers": 1_850,
+    "training": 10_350,
     "triage": 7_500,
     "workers": 3_100,
-    "workflows": 9_250,
+    "workflows": 9_500,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 8_000
+BENCHMARK_LINES = 8_750
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0
 """Functions, classes and constants of modules, likewise."""
+MAX_COMMANDS = 12
 
 
 def num_lines(folder: Path) -> int:
@@ -95,3 +96,9 @@ def test_concepts_are_few() -> None:
         names += sum(not name.startswith("_") for name in public_names(module))
     assert 1000 * classes / code <= MAX_CLASSES
     assert 1000 * names / code <= MAX_PUBLIC_NAMES
+
+
+def test_commands_are_few() -> None:
+    from assay.cli.main import cli
+
+    assert len(cli.list_commands(None)) <= MAX_COMMANDS  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ import yaml
 
 from assay.cli.parameters import writable_ledger
 from assay.evals.queue import stored_results
-from assay.reporting.views.run import run_view
+from assay.reporting.views.runs.run import run_view
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home

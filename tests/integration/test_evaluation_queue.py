@@ -15,8 +15,8 @@ from assay.cli.main import main
 from assay.elastic.supervisor import RestartPolicy
 from assay.evals.queue import held_seconds
 from assay.records.run import Run
-from assay.reporting.views.run import run_view
-from assay.reporting.views.run_list import run_lines
+from assay.reporting.views.runs.run import run_view
+from assay.reporting.views.runs.run_list import run_lines
 from assay.statistics.benchmark_items import load_result, read_items, result_folders
 from assay.statistics.predictions import CLUSTER, PREDICTIONS_FILE, evaluation_folder
 from assay.store.home import Home

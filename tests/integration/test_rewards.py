@@ -12,7 +12,7 @@ import yaml
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.records.run import Run
-from assay.reporting.views.run import RunView, run_view
+from assay.reporting.views.runs.run import RunView, run_view
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home

@@ -10,7 +10,7 @@ from torch import nn
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
-from assay.reporting.views.run import RunView, run_view
+from assay.reporting.views.runs.run import RunView, run_view
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.training.methods.grpo.method import GrpoMethod

@@ -44,9 +44,9 @@ def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, 
     from assay.cli.progress import ProgressObserver
     from assay.reporting.documents.comparison import comparison_document
     from assay.reporting.documents.render import render_document
-    from assay.reporting.documents.run import run_document
+    from assay.reporting.documents.runs.run import run_document
     from assay.reporting.views.comparison import comparison_page
-    from assay.reporting.views.run_page import run_page
+    from assay.reporting.views.runs.run_page import run_page
     from assay.workflows.demo.classifier import run_demo
 
     start_s = time.monotonic()

@@ -221,7 +221,7 @@ def readable_ledger(home: "Home") -> "Ledger | None":
 def warn_if_stale(ledger: "Ledger", run_ids: Collection[str] | None = None) -> None:
     """Warn on stderr about runs (all, if None) whose numbers in the ledger may be stale."""
     from assay.base.clock import SystemClock
-    from assay.reporting.views.run_list import run_lines
+    from assay.reporting.views.runs.run_list import run_lines
 
     for line in run_lines(ledger):
         if line.is_stale and (run_ids is None or line.run_id in run_ids):

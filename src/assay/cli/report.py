@@ -43,8 +43,8 @@ def report(run_id: str | None, campaigns: bool, live: bool, interval_s: float | 
 
 def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
     from assay.reporting.documents.render import render_document, write_page
-    from assay.reporting.documents.run import run_document
-    from assay.reporting.views.run_page import run_page
+    from assay.reporting.documents.runs.run import run_document
+    from assay.reporting.views.runs.run_page import run_page
 
     with ledger_with_runs(home, run_id) as ledger:
         page = run_page(ledger, run_id, home.settings())
@@ -76,7 +76,7 @@ def _report_campaigns(home: "Home", out: Path | None) -> None:
 def _report_live(home: "Home", out: Path | None, interval_s: float | None) -> None:
     from assay.reporting.documents.overview import live_document
     from assay.reporting.documents.render import render_document, write_page
-    from assay.reporting.views.run_page import live_runs
+    from assay.reporting.views.runs.run_page import live_runs
 
     clock = SystemClock()
     while True:

@@ -8,6 +8,7 @@ keys that graders have here. The scores are those that the platform gave; the gr
 judges and its rules for white space are not known to be ours.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,10 @@ class ForeignSuite(NamedTuple):
     items: list[dict[str, Any]]
     left_out: list[str]
     """Sentences on parts of the definition that have no counterpart."""
+
+    def item_lines(self) -> str:
+        """Return the content of `items.jsonl`."""
+        return "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in self.items)
 
 
 def objects_in(tree: Any) -> Iterator[Mapping[str, Any]]:

@@ -15,10 +15,10 @@ from assay.base.errors import AssayError, StoreError
 from assay.records.run import Attempt, Run
 from assay.statistics.predictions import EVALUATION_FILE, load_evaluation
 from assay.store.attempts import saved_attempts
-from assay.store.catch_up import record_incidents
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import saved_launches
+from assay.store.ledger.catch_up import record_incidents
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.metrics.fold import fold_run

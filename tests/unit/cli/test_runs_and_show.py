@@ -27,8 +27,8 @@ from assay.records.failure import Failure
 from assay.records.incident import Incident
 from assay.records.launch import Launch
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.reporting.documents import run_verdict
-from assay.reporting.views.run import run_view
+from assay.reporting.documents.runs import run_verdict
+from assay.reporting.views.runs.run import run_view
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.incidents import append_incident

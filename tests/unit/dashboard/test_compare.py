@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from assay.base.clock import SystemClock
 from assay.cli.main import cli
-from assay.reporting.views.run_groups import GroupScore, RunGroup, best_of_groups, group_curves, run_groups
+from assay.reporting.views.runs.run_groups import GroupScore, RunGroup, best_of_groups, group_curves, run_groups
 from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
 from dashboard_home import Shape, make_home
@@ -76,7 +76,7 @@ def test_a_groups_mean_is_over_all_seeds_whichever_run_is_selected(home: Home) -
 def test_more_groups_than_lines_are_one_band_with_the_selected_runs(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.reporting.views.run_groups.MAX_LINES", 2)
+    monkeypatch.setattr("assay.reporting.views.runs.run_groups.MAX_LINES", 2)
     with home.open_ledger() as ledger:
         groups = run_groups(ledger)
         names = [line.name for line in group_curves(ledger, groups, "loss", highlighted=["grpo-001-s0", "grpo-002-s0"])]

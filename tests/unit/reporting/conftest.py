@@ -19,9 +19,9 @@ from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.statement import Statement
 from assay.reporting.documents.memo import TONES, Memo
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
-from assay.reporting.views.run import RunView, SpeedView, run_view
-from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import THROUGHPUT, Series
+from assay.reporting.views.runs.run import RunView, SpeedView, run_view
+from assay.reporting.views.runs.run_page import RunPage
+from assay.reporting.views.runs.series import THROUGHPUT, Series
 from assay.statistics.campaign.looks import LookPlan, take_look
 from assay.statistics.classifier.curves import roc_curve, score_histogram
 from assay.statistics.classifier.metrics import classifier_metrics, slice_metrics

@@ -8,7 +8,7 @@ from assay.reporting.documents.comparison import comparison_document
 from assay.reporting.documents.memo import memo_document
 from assay.reporting.documents.overview import live_document
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.run import run_document
+from assay.reporting.documents.runs.run import run_document
 from variants import slow
 
 

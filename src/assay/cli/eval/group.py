@@ -1,6 +1,5 @@
 """`assay eval`: run suites, evaluate the commits of a run, show scores, import results, check coverage."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -360,7 +359,7 @@ def _write_suite(files: tuple[Path, ...], folder: Path) -> None:
     suite = read_suite_definition(files)
     if (folder / "suite.yaml").exists():
         raise ConfigError(f"{folder / 'suite.yaml'}: exists already. Name another folder.")
-    write_file(folder / "items.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in suite.items))
+    write_file(folder / "items.jsonl", suite.item_lines())
     write_file(folder / "suite.yaml", yaml.safe_dump(suite.tree, sort_keys=False, allow_unicode=True))
     for text in suite.left_out:
         click.secho(f"left out: {text}", err=True, fg="yellow")

@@ -119,7 +119,7 @@ def import_(source: Path, tool: str | None, as_json: bool) -> None:
     W&B, a trackio project, or the data folder of neptune-exporter. It is only read, and its tool need not be
     installed. When the command is started again, it adds only what is new. Damaged parts are left out and reported.
     """
-    from assay.reporting.documents.run_list import imports_table
+    from assay.reporting.documents.runs.run_list import imports_table
     from assay.reporting.terminal.table import print_table
     from assay.reporting.views.view import json_list
     from assay.trackers.importers.folder import import_runs

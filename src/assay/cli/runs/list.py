@@ -36,9 +36,9 @@ def list_(as_json: bool, rebuild: bool, **filters: Any) -> None:
     The ledger is an index of the runs' folders: if its database is lost, --rebuild restores it.
     """
     from assay.base.config import parse_override
-    from assay.reporting.documents.run_list import runs_table
+    from assay.reporting.documents.runs.run_list import runs_table
     from assay.reporting.terminal.table import print_table
-    from assay.reporting.views.run_list import Selection, run_lines
+    from assay.reporting.views.runs.run_list import Selection, run_lines
     from assay.reporting.views.view import json_list
     from assay.store.known_runs import RUN_FILE
 
@@ -79,9 +79,9 @@ def groups(run_ids: tuple[str, ...], keys: tuple[str, ...], metric: str, baselin
 
     The runs of a group have the same recipe but for name and seed. Means are over all of them, whichever RUN is named.
     """
-    from assay.reporting.documents.run_groups import compare_document
+    from assay.reporting.documents.runs.run_groups import compare_document
     from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.run_groups import group_curves, run_groups
+    from assay.reporting.views.runs.run_groups import group_curves, run_groups
     from assay.reporting.views.view import json_list
 
     with writable_ledger(current_home()) as ledger:

@@ -71,9 +71,9 @@ def rollouts(run_id: str, step: int | None, against: int | None, as_json: bool) 
     The rollout log keeps the texts of the best and the worst completion of each step's first prompt, and those that
     cannot be generated again here; 'assay runs rollout' generates the others again.
     """
-    from assay.reporting.documents.rollouts import rollouts_document
+    from assay.reporting.documents.runs.rollouts import rollouts_document
     from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.samples import step_rollouts
+    from assay.reporting.views.runs.samples import step_rollouts
     from assay.reporting.views.view import json_list
 
     with ledger_with_runs(current_home(), run_id) as ledger:

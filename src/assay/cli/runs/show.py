@@ -19,7 +19,7 @@ def show(run_id: str, as_json: bool) -> None:
 
         print_pipeline(run_id, as_json=as_json)
         return
-    from assay.reporting.views.run_page import run_page
+    from assay.reporting.views.runs.run_page import run_page
 
     with ledger_with_runs(home, run_id) as ledger:
         page = run_page(ledger, run_id, home.settings(), is_brief=True)
@@ -27,9 +27,9 @@ def show(run_id: str, as_json: bool) -> None:
         if as_json:
             click.echo(view.to_json())
             return
-        from assay.reporting.documents.run import run_document  # imported here: --json does not need it
+        from assay.reporting.documents.runs.run import run_document  # imported here: --json does not need it
         from assay.reporting.terminal.document import print_document
-        from assay.reporting.views.run_list import is_stale, stale_text
+        from assay.reporting.views.runs.run_list import is_stale, stale_text
 
         now_s = SystemClock().now_s()
         print_document(run_document(page, now_s=now_s))
@@ -52,9 +52,9 @@ def keys() -> None:
 @json_option
 def diff(before: str, after: str, as_json: bool) -> None:
     """Show what differs between two RUNs: recipe, data, code, environment, curve, result and cost."""
-    from assay.reporting.documents.run_diff import run_diff_document
+    from assay.reporting.documents.runs.run_diff import run_diff_document
     from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.run_diff import run_diff
+    from assay.reporting.views.runs.run_diff import run_diff
 
     home = current_home()
     with ledger_with_runs(home, before, after) as ledger:

@@ -526,7 +526,7 @@ def _print_trained(
     if not as_json:
         print_result(result)
         return
-    from assay.reporting.views.run import run_view
+    from assay.reporting.views.runs.run import run_view
     from assay.workflows.rebuild import ledger_of_folder
 
     # The run's folder has what the ledger lacks.

@@ -78,7 +78,7 @@ def train_pipeline(
 
 def print_pipeline(name: str, *, as_json: bool) -> None:
     """Print a line for each run: status, start and cost."""
-    from assay.reporting.documents.run_list import stages_table
+    from assay.reporting.documents.runs.run_list import stages_table
     from assay.reporting.terminal.table import print_table
     from assay.reporting.views.pipeline import pipeline_view, stage_runs
 

@@ -8,9 +8,9 @@ from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Filter, Page, PageError
 from assay.dashboard.pages.runs import group_address, selection_of
 from assay.reporting.document import Commands, Document, Paragraph, Section
-from assay.reporting.documents.run_groups import compare_document
-from assay.reporting.views.run_groups import group_curves, run_groups
-from assay.reporting.views.run_list import Selection, current_summaries, run_lines
+from assay.reporting.documents.runs.run_groups import compare_document
+from assay.reporting.views.runs.run_groups import group_curves, run_groups
+from assay.reporting.views.runs.run_list import Selection, current_summaries, run_lines
 
 METRICS = ("loss", "reward", "validation_loss", "validation_auc", "gradient_norm", "kl", "length", "tokens")
 """Metrics that the page suggests; any other may stand in the address."""

@@ -17,7 +17,7 @@ from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Filter, Page, PageError
 from assay.reporting.charts.run_figures import curve_line, series_figure
 from assay.reporting.document import Block, Cell, Document, Figure, Paragraph, Section, TitledTable, name, number
-from assay.reporting.views.curve_window import (
+from assay.reporting.views.runs.curve_window import (
     MAX_COLUMNS,
     CurveCursor,
     CurveWindow,
@@ -25,7 +25,7 @@ from assay.reporting.views.curve_window import (
     metric_names,
     window_curve,
 )
-from assay.reporting.views.series import metric_curve
+from assay.reporting.views.runs.series import metric_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import MetricSummary, metric_summaries
 from assay.store.metrics.fold import fold_run, segment_sizes

@@ -25,7 +25,7 @@ from assay.reporting.views.now import (
     causes_by_run,
     failed_runs,
 )
-from assay.reporting.views.run_list import current_summaries, run_lines
+from assay.reporting.views.runs.run_list import current_summaries, run_lines
 from assay.reporting.views.triage_statements import finding_next, finding_text
 from assay.store.followed import followed_programs
 from assay.store.ledger.ledger import Ledger

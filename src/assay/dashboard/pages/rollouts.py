@@ -6,8 +6,8 @@ from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Filter, Page, PageError
-from assay.reporting.documents.rollouts import MAX_PROMPTS, rollouts_document
-from assay.reporting.views.samples import step_rollouts
+from assay.reporting.documents.runs.rollouts import MAX_PROMPTS, rollouts_document
+from assay.reporting.views.runs.samples import step_rollouts
 
 
 def rollouts_page(dashboard: Dashboard, visit: Visit) -> Page:

@@ -8,8 +8,8 @@ from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError
 from assay.dashboard.pages.run_notes import note_actions
-from assay.reporting.documents.run import run_document
-from assay.reporting.views.run_page import run_page
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.views.runs.run_page import run_page
 
 REFRESH_S = 10.0
 """Curves follow each change at once; the other facts of a run cost more and change less."""

@@ -13,12 +13,12 @@ from assay.dashboard.page import Filter, Page, PageError
 from assay.dashboard.pages.run_notes import note_actions
 from assay.records.run import RunStatus
 from assay.reporting.document import Document, Paragraph, Section, Table, Text, TitledTable
-from assay.reporting.documents.run_groups import groups_table
-from assay.reporting.documents.run_list import RUN_COLUMNS, runs_table
+from assay.reporting.documents.runs.run_groups import groups_table
+from assay.reporting.documents.runs.run_list import RUN_COLUMNS, runs_table
 from assay.reporting.values import value_text
 from assay.reporting.views.comparison import recipe_changes
-from assay.reporting.views.run_groups import RunGroup, run_groups
-from assay.reporting.views.run_list import RunLine, Selection, Sorting, current_summaries, run_lines
+from assay.reporting.views.runs.run_groups import RunGroup, run_groups
+from assay.reporting.views.runs.run_list import RunLine, Selection, Sorting, current_summaries, run_lines
 from assay.store.ledger.ledger import Ledger
 
 PER_PAGE = 100

@@ -18,8 +18,8 @@ from assay.reporting.charts.run_figures import series_figure
 from assay.reporting.document import Drawing, Figure, Table, figure
 from assay.reporting.values import device_hours_text, estimate_text, value_text
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
-from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import THROUGHPUT, Series
+from assay.reporting.views.runs.run_page import RunPage
+from assay.reporting.views.runs.series import THROUGHPUT, Series
 
 
 def difference_figures(page: ComparisonPage) -> Iterator[Figure]:

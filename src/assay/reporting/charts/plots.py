@@ -23,8 +23,8 @@ from assay.reporting.charts.svg import (
     text,
     title,
 )
-from assay.reporting.views.run import RunView
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.run import RunView
+from assay.reporting.views.runs.series import Series
 
 MAX_BARS = 13
 """With more attempts than this, only the whole run is drawn."""

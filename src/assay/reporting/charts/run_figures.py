@@ -36,9 +36,18 @@ from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, buckete
 from assay.reporting.charts.timeline_plot import timeline_plot
 from assay.reporting.document import Cell, CurveLine, Drawing, Figure, Size, Table, Text, Tone, figure, name, number
 from assay.reporting.values import device_hours_text, estimate_text
-from assay.reporting.views.run import AttemptView, RunView
-from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import ENDS, GRADER_REWARD, MFU, RATIOS, THROUGHPUT, VALIDATION_CURVE, Curves, Series
+from assay.reporting.views.runs.run import AttemptView, RunView
+from assay.reporting.views.runs.run_page import RunPage
+from assay.reporting.views.runs.series import (
+    ENDS,
+    GRADER_REWARD,
+    MFU,
+    RATIOS,
+    THROUGHPUT,
+    VALIDATION_CURVE,
+    Curves,
+    Series,
+)
 
 if TYPE_CHECKING:  # they bring pyarrow along
     from assay.statistics.classifier.curves import RocCurve, ScoreHistogram

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from assay.base.units import number_of
 from assay.reporting.charts.plots import number_text
 from assay.reporting.charts.svg import Axis, PlotArea, dot, path, plot_area, tag, text, title
-from assay.reporting.views.run import AttemptView, CommitView
+from assay.reporting.views.runs.run import AttemptView, CommitView
 
 Point = tuple[float, float]
 

@@ -28,7 +28,7 @@ from assay.reporting.document import (
 )
 from assay.reporting.values import device_hours_text, minute_text
 from assay.reporting.views.benchmark_history import BenchmarkMatrix, ColumnScores, MatrixColumn, MatrixRow
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.series import Series
 from assay.reporting.views.statements import hole_text
 from assay.statistics.benchmark_history import BenchmarkHistory, BestOfMany
 

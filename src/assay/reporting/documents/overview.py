@@ -26,15 +26,15 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.documents.run import last_sign, learning_blocks, progress_facts
-from assay.reporting.documents.run_list import runs_table
-from assay.reporting.documents.run_verdict import run_verdict
+from assay.reporting.documents.runs.run import last_sign, learning_blocks, progress_facts
+from assay.reporting.documents.runs.run_list import runs_table
+from assay.reporting.documents.runs.run_verdict import run_verdict
 from assay.reporting.values import device_hours_text, minute_text
 from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.now import Attention, FailedRun
-from assay.reporting.views.run import RunView
-from assay.reporting.views.run_list import RunLine
-from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.runs.run import RunView
+from assay.reporting.views.runs.run_list import RunLine
+from assay.reporting.views.runs.run_page import RunPage
 from assay.reporting.views.statements import device_time_text, interval_words
 
 NOT_DECIDED = "not yet decided"

@@ -32,7 +32,7 @@ from assay.reporting.document import (
 from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.reporting.terminal.table import TONE_COLOURS, print_table
 from assay.reporting.terminal.terminal import stdout
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.series import Series
 
 MAX_NAME_WIDTH = 40
 """Longer names of facts are wrapped."""

@@ -8,8 +8,8 @@ from typing import Any
 from assay.base.config import dotted_leaves
 from assay.base.errors import DataError
 from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Metric
-from assay.reporting.views.run import RunView, WarningView, warning_view
-from assay.reporting.views.run_page import RunPage, run_page
+from assay.reporting.views.runs.run import RunView, WarningView, warning_view
+from assay.reporting.views.runs.run_page import RunPage, run_page
 from assay.reporting.views.view import View
 from assay.statistics.verdict import SliceDifference
 from assay.statistics.warnings import warnings_of_pair

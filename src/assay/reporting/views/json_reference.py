@@ -49,11 +49,11 @@ from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import CampaignLine, PowerView, ProxyView
 from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
-from assay.reporting.views.run import RunView
-from assay.reporting.views.run_diff import RunDiffView
-from assay.reporting.views.run_groups import RunGroup
-from assay.reporting.views.run_list import ImportLine, RunLine
-from assay.reporting.views.samples import StepRollouts
+from assay.reporting.views.runs.run import RunView
+from assay.reporting.views.runs.run_diff import RunDiffView
+from assay.reporting.views.runs.run_groups import RunGroup
+from assay.reporting.views.runs.run_list import ImportLine, RunLine
+from assay.reporting.views.runs.samples import StepRollouts
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from assay.base.units import age_text, number_of
 from assay.records.run import Attempt
 from assay.reporting.views.evidence import CampaignLine
-from assay.reporting.views.run_list import RunLine
+from assay.reporting.views.runs.run_list import RunLine
 from assay.reporting.views.triage_statements import factors_text
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.columns import SEVERAL

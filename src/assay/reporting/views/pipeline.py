@@ -6,7 +6,7 @@ from typing import Any
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.pipeline import Pipeline
 from assay.records.run import Run, RunStatus
-from assay.reporting.views.run_list import Selection, run_lines
+from assay.reporting.views.runs.run_list import Selection, run_lines
 from assay.reporting.views.view import UtcTime, View
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger

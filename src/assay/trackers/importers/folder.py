@@ -19,7 +19,7 @@ import numpy as np
 from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_json
 from assay.records.run import ImportedFrom, Run
-from assay.reporting.views.run_list import ImportLine
+from assay.reporting.views.runs.run_list import ImportLine
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.store.ledger.ledger import Ledger

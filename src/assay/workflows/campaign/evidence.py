@@ -51,7 +51,7 @@ from assay.records.drill import DrillReport
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
 from assay.records.statement import Statement
-from assay.reporting.views.run import model_numbers
+from assay.reporting.views.runs.run import model_numbers
 from assay.statistics.benchmark_items import (
     RESULT_FILE,
     load_result,

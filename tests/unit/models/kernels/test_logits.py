@@ -12,6 +12,7 @@ from torch import Tensor
 
 from assay.models.kernels import logits as logits_module
 from assay.models.kernels.logits import LogitScores, logit_gradients, score_logits
+from assay.models.kernels.triton_use import runs_triton
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value|underflow|divide by zero):RuntimeWarning")
 """Of NumPy, in which the interpreter computes."""
@@ -102,7 +103,7 @@ def assert_scores_are_close(scores: LogitScores, expected: LogitScores, atol: fl
 def test_scores_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
     inputs = case(name, dtype)
     # Plain code subtracts logarithms of totals, of size 1e4 here, that are stored in float32.
-    is_rounded = name == "extreme" and not logits_module.runs_triton(inputs[0].device)
+    is_rounded = name == "extreme" and not runs_triton(inputs[0].device)
     assert_scores_are_close(scored(*inputs), reference(*inputs), atol=1e-3 if is_rounded else 2e-6)
 
 

@@ -13,7 +13,7 @@ from assay.reporting.charts.evidence_plots import HIDDEN, ForestRow, forest_plot
 from assay.reporting.charts.plots import LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.svg import Scale, decades, domain, tag, text, ticks
 from assay.reporting.charts.timeline_plot import timeline_plot
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.series import Series
 
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
 

@@ -60,15 +60,15 @@ from assay.reporting.documents.overview import live_document
 from assay.reporting.documents.plan.plan_documents import execution_plan, raci, risk_register, stage_gates
 from assay.reporting.documents.plan.status_documents import review, weekly_status
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.run import run_document
-from assay.reporting.documents.run_diff import run_diff_document
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.documents.runs.run_diff import run_diff_document
 from assay.reporting.documents.scaling import scaling_document
 from assay.reporting.documents.triage import fleet_document, triage_document
 from assay.reporting.terminal.document import print_document
 from assay.reporting.views.forecast import forecast_view
-from assay.reporting.views.run_diff import DifferenceView, LossAtStepView, RunDiffView
+from assay.reporting.views.runs.run_diff import DifferenceView, LossAtStepView, RunDiffView
+from assay.reporting.views.runs.series import Series
 from assay.reporting.views.scaling import scaling_view
-from assay.reporting.views.series import Series
 from assay.statistics.scaling.forms import FORMS
 from assay.statistics.scaling.points import scaling_points
 from assay.statistics.scaling.study import ScalingStudy, study

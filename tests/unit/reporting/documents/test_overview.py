@@ -11,7 +11,7 @@ from assay.reporting.documents.overview import campaigns_document, live_document
 from assay.reporting.documents.render import render_document
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.evidence import lines_of
-from assay.reporting.views.run_page import RECENT_S, live_runs
+from assay.reporting.views.runs.run_page import RECENT_S, live_runs
 from assay.store.home import Home
 
 

@@ -12,8 +12,8 @@ from assay.base.units import percent_text
 from assay.records.evaluation import Estimate
 from assay.reporting.documents.comparison import comparison_document, comparison_verdict
 from assay.reporting.documents.render import render_document, write_file
-from assay.reporting.documents.run import run_document
-from assay.reporting.documents.run_verdict import run_verdict
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.documents.runs.run_verdict import run_verdict
 from assay.reporting.values import estimate_text
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -9,11 +9,11 @@ import pytest
 from assay.records.evaluation import Metric, ScoreEvaluation
 from assay.reporting.documents.comparison import comparison_document, comparison_verdict
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.run import run_document
-from assay.reporting.documents.run_verdict import run_tiles
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.documents.runs.run_verdict import run_tiles
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
-from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.run_page import RunPage
+from assay.reporting.views.runs.series import Series
 from assay.statistics.mean_scores import (
     compare_score_slices,
     compare_scores,

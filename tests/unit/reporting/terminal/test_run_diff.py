@@ -3,9 +3,9 @@
 import pytest
 
 from assay.records.dataset_diff import DatasetDiff
-from assay.reporting.documents.run_diff import run_diff_document
+from assay.reporting.documents.runs.run_diff import run_diff_document
 from assay.reporting.terminal.document import print_document
-from assay.reporting.views.run_diff import DifferenceView, RunDiffView
+from assay.reporting.views.runs.run_diff import DifferenceView, RunDiffView
 
 
 def shown(capsys: pytest.CaptureFixture[str], **changes: object) -> str:

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.reporting.documents.run_list import runs_table
+from assay.reporting.documents.runs.run_list import runs_table
 from assay.reporting.terminal.table import table_lines
-from assay.reporting.views.run_list import RunLine
+from assay.reporting.views.runs.run_list import RunLine
 
 
 def line(run_id: str = "demo-1", **fields: object) -> RunLine:

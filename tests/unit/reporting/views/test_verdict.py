@@ -6,10 +6,10 @@ import pytest
 
 from assay.reporting.documents.comparison import comparison_document, comparison_verdict
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.run import run_document
-from assay.reporting.documents.run_verdict import model_mark, next_commands, rows_mark, run_tiles, run_verdict
-from assay.reporting.views.run import WarningView
-from assay.reporting.views.run_page import RunPage
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.documents.runs.run_verdict import model_mark, next_commands, rows_mark, run_tiles, run_verdict
+from assay.reporting.views.runs.run import WarningView
+from assay.reporting.views.runs.run_page import RunPage
 
 DEAD = WarningView(rule="diverged", text="the training loss began at 0.69 and ended at 3000.")
 

@@ -7,7 +7,7 @@ import pytest
 
 from assay.records.commit import RunFinished
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.reporting.views.run_list import Selection, run_lines
+from assay.reporting.views.runs.run_list import Selection, run_lines
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
 from machine import MACHINE

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from assay.records.run import Attempt
-from assay.reporting.views.curve_window import CurveWindow, window_curve
+from assay.reporting.views.runs.curve_window import CurveWindow, window_curve
 from assay.store.ledger import tables
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.curves import metric_series

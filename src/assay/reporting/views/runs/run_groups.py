@@ -13,9 +13,9 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.records.evaluation import Estimate
 from assay.reporting.views.benchmark_history import ScoreRow, last_scores
-from assay.reporting.views.curve_window import RunColumns, grouped, run_columns
-from assay.reporting.views.run_list import current_summaries
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.curve_window import RunColumns, grouped, run_columns
+from assay.reporting.views.runs.run_list import current_summaries
+from assay.reporting.views.runs.series import Series
 from assay.reporting.views.view import AsWritten, View
 from assay.statistics.benchmark_history import BestOfMany, best_of_many
 from assay.statistics.mean_scores import mean_estimate

@@ -9,7 +9,7 @@ from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
 from assay.reporting.document import Fact, Mark, Verdict, worst
 from assay.reporting.values import STATUS_WORDS, device_hours_text, interval_text, world_sizes_text
-from assay.reporting.views.run import RunView
+from assay.reporting.views.runs.run import RunView
 
 VALIDATION = "validation_"
 MIN_RESUMABLE_STEP = 20

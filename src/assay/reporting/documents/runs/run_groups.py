@@ -20,8 +20,8 @@ from assay.reporting.document import (
     number,
 )
 from assay.reporting.values import device_hours_text, estimate_text, value_text
-from assay.reporting.views.run_groups import RunGroup, best_of_groups, group_title
-from assay.reporting.views.series import Series
+from assay.reporting.views.runs.run_groups import RunGroup, best_of_groups, group_title
+from assay.reporting.views.runs.series import Series
 
 MAX_KEYS = 12
 """Recipe keys with a column of their own."""

@@ -17,7 +17,7 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.views.samples import CompletionView, StepRollouts
+from assay.reporting.views.runs.samples import CompletionView, StepRollouts
 
 MAX_PROMPTS = 10
 """Prompts of a page whose completions are shown."""

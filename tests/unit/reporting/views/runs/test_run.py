@@ -14,12 +14,12 @@ from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
 from assay.records.processor import Processor
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.run import run_document
-from assay.reporting.documents.run_verdict import run_tiles, run_verdict
-from assay.reporting.views import run_list
-from assay.reporting.views.run import run_view
-from assay.reporting.views.run_list import Selection, run_lines
-from assay.reporting.views.run_page import run_page as gathered
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.documents.runs.run_verdict import run_tiles, run_verdict
+from assay.reporting.views.runs import run_list
+from assay.reporting.views.runs.run import run_view
+from assay.reporting.views.runs.run_list import Selection, run_lines
+from assay.reporting.views.runs.run_page import run_page as gathered
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.segment import SegmentWriter, segment_path

@@ -37,12 +37,12 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.documents.lineage import Address, commit_blocks, lineage_blocks
-from assay.reporting.documents.run_verdict import next_commands, run_tiles, run_verdict
+from assay.reporting.documents.runs.lineage import Address, commit_blocks, lineage_blocks
+from assay.reporting.documents.runs.run_verdict import next_commands, run_tiles, run_verdict
 from assay.reporting.values import world_sizes_text
-from assay.reporting.views.run import GpuUseView, RunView
-from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.samples import SampleView
+from assay.reporting.views.runs.run import GpuUseView, RunView
+from assay.reporting.views.runs.run_page import RunPage
+from assay.reporting.views.runs.samples import SampleView
 from assay.store.settings import Money
 
 SILENT_AFTER_S = 60.0

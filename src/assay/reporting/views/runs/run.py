@@ -20,8 +20,8 @@ from assay.records.processor import dense_bf16_flops
 from assay.records.rollout_log import PromptCounts
 from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds
 from assay.records.suspect import Suspect
-from assay.reporting.views.run_list import RunHead, failure_kind
-from assay.reporting.views.samples import SampleView
+from assay.reporting.views.runs.run_list import RunHead, failure_kind
+from assay.reporting.views.runs.samples import SampleView
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.warnings import (
     FAILED,
@@ -32,7 +32,7 @@ from assay.statistics.warnings import (
     Warned,
     is_watched,
 )
-from assay.store.catch_up import catch_up
+from assay.store.ledger.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits, run_status
 from assay.store.metrics.curves import (
@@ -425,9 +425,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
 
 
 def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
-    seconds, rows, tokens = (
-        _recent(ledger, run_id, name).values for name in ("step_s", "rows", "tokens")
-    )
+    seconds, rows, tokens = (_recent(ledger, run_id, name).values for name in ("step_s", "rows", "tokens"))
     if not (spent_s := float(seconds.sum())) > 0:
         return None
     rows_per_s, tokens_per_s = (

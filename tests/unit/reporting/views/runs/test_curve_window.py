@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
-from assay.reporting.views.curve_window import (
+from assay.reporting.views.runs.curve_window import (
     QUANTILES,
     CurveColumns,
     CurveCursor,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Attempt
-from assay.reporting.views.lineage import NO_LINEAGE, Lineage, run_lineage
-from assay.reporting.views.run import RunView, run_view
-from assay.reporting.views.samples import rollout_samples
-from assay.reporting.views.series import Curves, run_curves
+from assay.reporting.views.runs.lineage import NO_LINEAGE, Lineage, run_lineage
+from assay.reporting.views.runs.run import RunView, run_view
+from assay.reporting.views.runs.samples import rollout_samples
+from assay.reporting.views.runs.series import Curves, run_curves
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import run_summaries
 from assay.store.settings import NO_SETTINGS, Settings

@@ -189,7 +189,7 @@ def current_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[Ru
         behind := [summary.run for summary in found if summary.status == "gone" and _is_behind(ledger, summary.run)]
     ):
         return found
-    from assay.store.catch_up import catch_up  # here, for it brings the object stores along
+    from assay.store.ledger.catch_up import catch_up  # here, for it brings the object stores along
 
     for run in behind:
         catch_up(ledger, run)

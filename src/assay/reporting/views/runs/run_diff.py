@@ -10,7 +10,7 @@ from assay.base.errors import AssayError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.diff import diff_datasets
 from assay.records.dataset_diff import DatasetDiff
-from assay.reporting.views.run import RunView, run_view
+from assay.reporting.views.runs.run import RunView, run_view
 from assay.reporting.views.view import AsWritten, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.records.processor import dense_bf16_flops
-from assay.reporting.views.curve_window import CurveColumns, Numbers, window_curve
+from assay.reporting.views.runs.curve_window import CurveColumns, Numbers, window_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 

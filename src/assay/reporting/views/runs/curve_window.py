@@ -7,7 +7,7 @@ minimum and maximum of all points in it; no spike is lost.
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ class CurveCursor(NamedTuple):
         return "-".join(map(str, self))
 
     @classmethod
-    def from_text(cls, text: str) -> "Cursor":
+    def from_text(cls, text: str) -> Self:
         """Parse the output of `to_text`. Raises `ConfigError` for other text."""
         try:
             width, series_id, num_points, digest = text.split("-")

@@ -13,7 +13,7 @@ from assay.records.benchmark import BenchmarkResult
 from assay.records.capsule import Capsule
 from assay.records.dataset import DatasetManifest, Shard
 from assay.records.decision import Decision
-from assay.reporting.views.run import RunView
+from assay.reporting.views.runs.run import RunView
 from assay.store.ledger.ledger import Ledger
 
 BASELINE = "baseline"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from assay.base.units import age_text, duration_text
 from assay.reporting.document import Cell, Column, Table, Text, Tone, name, number
 from assay.reporting.values import STATUS_WORDS, device_hours_text, minute_text, world_sizes_text
-from assay.reporting.views.run_list import ImportLine, RunLine
+from assay.reporting.views.runs.run_list import ImportLine, RunLine
 
 if TYPE_CHECKING:
     from assay.reporting.views.pipeline import PipelineView, StageRun

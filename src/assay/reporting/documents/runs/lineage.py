@@ -8,8 +8,8 @@ from assay.base.names import shell_line
 from assay.base.units import bytes_text, number_of
 from assay.reporting.document import Block, Cell, Text, TitledTable, name, number
 from assay.reporting.values import estimate_text
-from assay.reporting.views.lineage import Lineage
-from assay.reporting.views.run import CommitView, RunView
+from assay.reporting.views.runs.lineage import Lineage
+from assay.reporting.views.runs.run import CommitView, RunView
 
 MAX_ROWS = 50
 """Newest commits, shards and results that are listed."""

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.run import run_document
-from assay.reporting.views.lineage import ChangedKey
-from assay.reporting.views.run_page import run_page
+from assay.reporting.documents.runs.run import run_document
+from assay.reporting.views.runs.lineage import ChangedKey
+from assay.reporting.views.runs.run_page import run_page
 from assay.store.home import Home
 from metric_runs import log_points, metric_run
 

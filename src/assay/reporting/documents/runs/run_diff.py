@@ -6,7 +6,7 @@ from typing import Any
 from assay.base.units import count_text, number_of, percent_text
 from assay.reporting.document import Block, Document, Fact, FactList, Paragraph, Section, TitledTable, name, number
 from assay.reporting.values import device_hours_text
-from assay.reporting.views.run_diff import DifferenceView, RunDiffView
+from assay.reporting.views.runs.run_diff import DifferenceView, RunDiffView
 
 OUTCOMES = {
     "device_seconds": "device time of training",
