@@ -40,7 +40,6 @@ MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0
 """Functions, classes and constants of modules, likewise."""
-MAX_COMMANDS = 12
 
 
 def num_lines(folder: Path) -> int:
@@ -96,9 +95,3 @@ def test_concepts_are_few() -> None:
         names += sum(not name.startswith("_") for name in public_names(module))
     assert 1000 * classes / code <= MAX_CLASSES
     assert 1000 * names / code <= MAX_PUBLIC_NAMES
-
-
-def test_commands_are_few() -> None:
-    from assay.cli.main import cli
-
-    assert len(cli.list_commands(None)) <= MAX_COMMANDS  # type: ignore[arg-type]
