@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a reward model of fewer tokens": (
         {"rewards": [{"run": "short"}], "sampling": {"max_tokens": 12}},
-        "method.rewards[0].run=short: its model takes 14 tokens",
+        "method.rewards[0].run=short: it takes 14 tokens",
     ),
 }
 

@@ -57,15 +57,17 @@ def saved_launches(run: Run) -> list[Launch]:
     return readable_records(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]
 
 
-def end_launch_here(run: Run) -> None:
-    """Record that this process no longer trains the run, if the last launch is its own."""
+def end_launch_here(run: Run) -> Launch | None:
+    """Record that this process no longer trains the run; None unless the last launch is its own and open."""
     from assay.store.objects import FolderStore  # without retries: the end of the process says it, too
 
     last = next(reversed(saved_launches(run)), None)
-    if last is None or (last.launcher, last.host, last.job) != ("here", socket.gethostname(), str(os.getpid())):
-        return
+    ours = ("here", socket.gethostname(), str(os.getpid()), None)
+    if last is None or (last.launcher, last.host, last.job, last.ended_s) != ours:
+        return None
     ended = last.model_copy(update={"ended_s": SystemClock().now_s()})
     FolderStore(Path(run.run_dir)).put(f"launches/{last.number:04d}.json", ended.to_json().encode())
+    return ended
 
 
 def process_key(pid: int) -> str:

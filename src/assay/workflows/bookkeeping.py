@@ -195,6 +195,10 @@ def _write(ledger: Ledger, run: Run) -> None:
     ledger.record_write(run.run_id)
 
 
+_METRIC_TABLES = (
+    "metric_segments", "metric_events", "metric_series", "metric_chunks", "metric_curves", "metric_levels",
+)  # fmt: skip
+
 RUN_SOURCES = (
     LedgerSource(("runs",), "run.json", Ledger.record_run),
     LedgerSource(("launches",), "launches/*.json", _launches),
@@ -204,7 +208,7 @@ RUN_SOURCES = (
     LedgerSource(("incidents",), "incidents.jsonl", record_incidents),
     LedgerSource(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
     LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _audits_and_comparisons),
-    LedgerSource(("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run),
+    LedgerSource(_METRIC_TABLES, "metrics/*/*.seg", fold_run),
     LedgerSource(
         ("benchmark_results", "phase_seconds"),
         "in its store: benchmarks/**/result.json, lease-*.json",

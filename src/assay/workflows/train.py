@@ -101,7 +101,8 @@ def train_run(
         raise
     finally:
         with suppress(StoreError):
-            end_launch_here(run)
+            if (ended := end_launch_here(run)) is not None:
+                writer.put(lambda ledger: ledger.record_launch(ended))
     last = result.last_attempt
     text = str(result.error) if result.error else (last.reason if last else "")
     if result.leads_on:

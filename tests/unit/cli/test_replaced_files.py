@@ -9,8 +9,8 @@ import pytest
 from assay.cli.main import cli, main
 from assay.cli.parameters import FOLDER, OUT_FILE, OUT_PAGE, OutFile, force_option
 
-OWN_NAMES = {"assay plan offer", "assay demo"}
-"""A folder of documents, whose names are the command's own: they are renewed."""
+OWN_NAMES = {"assay plan offer", "assay demo", "assay train import"}
+"""A folder of documents, whose names are the command's own: they are renewed, or the folder must be new."""
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:

@@ -5,7 +5,7 @@ import click
 from assay.cli.command import CommandGroup
 
 _MODULES = {
-    "list": ("assay.cli.runs.list", "List the runs, the newest first (default)."),
+    "list": ("assay.cli.runs.list", "List the runs, the newest first (default); it has filters."),
     "groups": ("assay.cli.runs.list", "Compare recipes over the seeds of their runs."),
     "show": ("assay.cli.runs.show", "Show what a run did, cost and measured, or a pipeline's stages."),
     "diff": ("assay.cli.runs.show", "Show what differs between two runs."),
@@ -27,7 +27,4 @@ _MODULES = {
 
 @click.group(cls=CommandGroup, modules=_MODULES, default="list")
 def runs() -> None:
-    """List runs; show, compare, check, replay, export, import, annotate and delete them.
-
-    Without a command: the list; 'assay runs list --help' has its filters.
-    """
+    """List, show, compare, check, export, import, annotate and delete runs."""

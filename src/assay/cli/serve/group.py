@@ -30,7 +30,7 @@ _SECTIONS = {
 @click.option(
     "--models",
     type=click.Path(path_type=Path),
-    help="Folder with a NAME.yaml for each base model.  [models, if it exists]",
+    help="Folder with a NAME.yaml per base model.  [default: models]",
 )
 @click.option(
     "--engines",
@@ -58,9 +58,8 @@ def serve(
 ) -> None:
     """Serve the dashboard at http://HOST:PORT, and OpenAI's API for fine-tuning, inference, batches and evals at /v1.
 
-    The dashboard shows the runs of $ASSAY_HOME and needs no models. Requests of the API are durable in
-    $ASSAY_HOME/api before they are answered; 'assay serve worker' executes them. Without API keys ('assay serve key')
-    it listens on this machine only.
+    The dashboard shows the runs of $ASSAY_HOME and needs no models. Requests of the API are durable before they are
+    answered; 'assay serve worker' executes them. Without API keys it listens on this machine only.
     """
     if openapi:
         from assay.serving.openai.app import openapi_text
@@ -91,7 +90,7 @@ def serve(
 
     def notify(text: str) -> None:
         click.echo(text, err=True)
-        if is_opened and (address := re.match(r"dashboard (\S+)", text)) is not None:
+        if is_opened and (address := re.search(r"dashboard (\S+)", text)) is not None:
             click.launch(address[1])
 
     run_server(

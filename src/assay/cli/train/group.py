@@ -154,7 +154,7 @@ def train(
     target: LaunchTarget,
     **restarts: Any,
 ) -> None:
-    """Train RECIPE (YAML) with OVERRIDES such as trainer.epochs=2, evaluate and audit.
+    """Train RECIPE (YAML) with OVERRIDES (trainer.epochs=2), evaluate and audit.
 
     SIGTERM and Ctrl-C commit and stop. --workers and --parallel may change at every resume, with equal weights.
     A RECIPE with stages is a pipeline (docs/pipelines.md).
