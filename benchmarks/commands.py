@@ -122,7 +122,7 @@ NEEDS_NOTHING = (
     "train keys",
     "runs keys",
     "serve key list",
-    "runs settings",
+    "runs keys --settings",
     "plan new",
     "plan keys",
     "decide keys",

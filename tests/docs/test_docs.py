@@ -63,7 +63,7 @@ def test_every_key_of_a_recipe_is_documented() -> None:
 
 
 def test_every_key_of_a_homes_settings_is_documented() -> None:
-    """Rewrite with: assay runs settings > docs/settings.md."""
+    """Rewrite with: assay runs keys --settings > docs/settings.md."""
     assert (ROOT / "docs" / "settings.md").read_text() == settings_reference()
 
 

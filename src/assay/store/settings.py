@@ -134,6 +134,6 @@ def settings_reference() -> str:
         "# Settings of a home",
         "",
         "`$ASSAY_HOME/settings.yaml` holds for all runs that lie there; unknown keys are refused.",
-        "This page is what `assay runs settings` prints.",
+        "This page is what `assay runs keys --settings` prints.",
     ]
     return key_reference(introduction, Settings)

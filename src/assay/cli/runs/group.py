@@ -20,8 +20,7 @@ _MODULES = {
     "tag": ("assay.cli.runs.list", "Add tags to a run, or remove them."),
     "note": ("assay.cli.runs.list", "Add a note to a run."),
     "delete": ("assay.cli.runs.list", "Delete runs and their commits."),
-    "settings": ("assay.cli.runs.list", "Print every key of settings.yaml."),
-    "keys": ("assay.cli.runs.show", "Print every key of the JSON that commands print."),
+    "keys": ("assay.cli.runs.show", "Print every key of the JSON of commands, or of settings.yaml."),
 }
 
 

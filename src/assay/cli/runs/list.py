@@ -1,4 +1,4 @@
-"""`assay runs list`, `tag`, `note`, `delete`, `settings`: the runs on record, and what people say of them."""
+"""`assay runs list`, `tag`, `note`, `delete`: the runs on record, and what people say of them."""
 
 import gc
 import sys
@@ -181,11 +181,3 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
         for deletion in planned:
             delete_run(home, ledger, deletion.run)
             click.echo(f"deleted {deletion.run.run_id}")
-
-
-@click.command()
-def settings() -> None:
-    """Print every key of settings.yaml with its default and meaning, e.g. prices and the event command."""
-    from assay.store.settings import settings_reference
-
-    click.echo(settings_reference(), nl=False)

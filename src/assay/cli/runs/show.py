@@ -39,8 +39,16 @@ def show(run_id: str, as_json: bool) -> None:
 
 
 @click.command()
-def keys() -> None:
+@click.option(
+    "--settings", is_flag=True, help="Print the keys of settings.yaml instead, e.g. prices and event command."
+)
+def keys(settings: bool) -> None:
     """Print every key of the JSON that commands print, with its meaning."""
+    if settings:
+        from assay.store.settings import settings_reference
+
+        click.echo(settings_reference(), nl=False)
+        return
     from assay.reporting.views.json_reference import json_reference
 
     click.echo(json_reference(), nl=False)
