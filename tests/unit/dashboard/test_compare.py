@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from assay.base.clock import SystemClock
 from assay.cli.main import cli
 from assay.reporting.views.runs.run_groups import GroupScore, RunGroup, best_of_groups, group_curves, run_groups
+from assay.reporting.views.runs.run_list import current_summaries
 from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
 from dashboard_home import Shape, make_home
@@ -69,8 +70,21 @@ def test_a_groups_mean_is_over_all_seeds_whichever_run_is_selected(home: Home) -
         newest = {run_id: max((r.step, r.score.value) for r in found if r.run_id == run_id) for run_id in group.runs}
         values = np.array([value for _, value in newest.values()])
         half_width = scipy.stats.t.ppf(0.975, 9) * values.std(ddof=1) / 10**0.5
-        assert (score.estimate.value, score.num_runs) == (pytest.approx(values.mean()), 10)
+        assert (score.estimate.value, score.num_seeds) == (pytest.approx(values.mean()), 10)
         assert score.estimate.high == pytest.approx(values.mean() + half_width)
+
+
+def test_runs_with_one_seed_count_once_and_the_newest_of_them(home: Home) -> None:
+    with home.open_ledger() as ledger:
+        (group,) = run_groups(ledger, runs=["grpo-000-s1"])
+        summaries = [summary for summary in current_summaries(ledger) if summary.run.run_id in group.runs]
+        values = [0.1 * number for number in range(len(summaries))]
+        once = [item._replace(metric="m", value=value) for item, value in zip(summaries, values, strict=True)]
+        again = [item._replace(value=9.0, run=item.run.model_copy(update={"run_id": "old"})) for item in once]
+        groups = [run_groups(ledger, summaries=found)[0] for found in (once, once + again)]
+    (first, *_), (second, *_) = (found.scores for found in groups)
+    assert first == second and first.num_seeds == len(values)
+    assert first.estimate.value == pytest.approx(np.mean(values))
 
 
 def test_more_groups_than_lines_are_one_band_with_the_selected_runs(
@@ -93,7 +107,7 @@ def test_a_new_run_of_another_recipe_changes_neither_key_nor_scores(home: Home) 
 def test_the_best_recipe_is_not_called_best_if_luck_explains_it() -> None:
     def group(value: float) -> RunGroup:
         estimate = {"value": value, "low": value - 0.1, "high": value + 0.1}
-        score = GroupScore(name="sums", higher_is_better=True, num_runs=3, estimate=estimate)
+        score = GroupScore(name="sums", higher_is_better=True, num_seeds=3, estimate=estimate)
         return RunGroup(key="k", name="n", runs=("r",), seeds=(0,), statuses={}, patch={}, scores=(score,),
                         device_hours=0, evaluation_hours=0)  # fmt: skip
 

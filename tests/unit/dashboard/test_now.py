@@ -9,6 +9,7 @@ import pytest
 from assay.records.commit import RunFinished
 from assay.records.run import Attempt
 from assay.records.suspect import Suspect
+from assay.reporting.values import device_hours_text
 from assay.reporting.views.cost import cost_report, owners_in
 from fleet_ledger import recorded_fleet
 from machine import MACHINE
@@ -113,7 +114,7 @@ def test_device_hours_of_today_are_those_of_the_costs(site: Site) -> None:
             ledger, site.dashboard.home.settings(), owners, by="day", since=today, until=today
         )  # fmt: skip
     assert report.total.held_device_hours == pytest.approx(2.0, abs=0.01) or day_of(time.time()) != today
-    assert f">{report.total.held_device_hours:,.3g}<" in shown(site)
+    assert f">{device_hours_text(3600 * report.total.held_device_hours)}<" in shown(site)
 
 
 def test_a_project_sees_neither_the_jobs_nor_the_failures_of_others(site: Site) -> None:

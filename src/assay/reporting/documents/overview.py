@@ -239,13 +239,14 @@ def _now_verdict(now: Now) -> Verdict:
     bad = sum(item.is_bad for item in now.attention)
     tone: Tone = "bad" if now.failed or bad else "open" if now.attention or not now.running else "good"
     counts = [
-        number_of(len(now.attention), "matter needs", "matters need") + " a person",
-        f"{number_of(len(now.running), 'run')} at work",
-        f"{number_of(now.num_waiting, 'job')} waiting",
-        f"{number_of(len(now.failed), 'run')} failed since yesterday",
+        (len(now.attention), number_of(len(now.attention), "matter needs", "matters need") + " a person"),
+        (len(now.running), f"{number_of(len(now.running), 'run')} at work"),
+        (now.num_waiting, f"{number_of(now.num_waiting, 'job')} waiting"),
+        (len(now.failed), f"{number_of(len(now.failed), 'run')} failed since yesterday"),
     ]
+    present = ", ".join(text for count, text in counts if count)
     word = "act" if tone == "bad" else "look" if now.attention else "running" if now.running else "idle"
-    return Verdict(tone, word, f"{', '.join(counts)}.")
+    return Verdict(tone, word, f"{present or 'Nothing runs, waits or needs a person'}.")
 
 
 def _now_tiles(now: Now) -> Iterator[Fact]:
@@ -254,13 +255,13 @@ def _now_tiles(now: Now) -> Iterator[Fact]:
     yield Fact("failed", str(len(now.failed)), "since yesterday")
     hours = now.device_hours
     if hours is None:
-        yield Fact("device-hours today", "…", "being computed")
+        yield Fact("device time today", "…", "being computed")
     else:
         plan = "no program has a plan"
         if hours.planned is not None:
             plan = f"planned until now: {hours.planned:,.4g}; for the whole day: {hours.planned_today or 0.0:,.4g}"
-        still = f"{hours.running:,.3g} of them by attempts that run; {plan}"
-        yield Fact("device-hours today", f"{hours.held:,.3g}", f"since 00:00 UTC; {still}")
+        still = f"{device_hours_text(3600 * hours.running)} of it by attempts that run; {plan}"
+        yield Fact("device time today", device_hours_text(3600 * hours.held), f"since 00:00 UTC; {still}")
     yield Fact("needs a person", str(len(now.attention)), "")
 
 

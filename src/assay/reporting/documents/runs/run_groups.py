@@ -69,7 +69,7 @@ def _score_of(title: str, pinned: RunGroup | None) -> Callable[[RunGroup], Text]
         score = next((score for score in group.scores if score.name == title), None)
         if score is None:
             return ""
-        of_some = f" of {score.num_runs:,}" if score.num_runs < len(group.runs) else ""
+        of_some = f" of {score.num_seeds:,}" if score.num_seeds < len(set(group.seeds)) else ""
         base = value(pinned) if group is not pinned else None
         change = "" if base is None else f" ({score.estimate.value - base:+.4f})"
         return f"{estimate_text(score.estimate)}{of_some}{change}"
@@ -110,7 +110,7 @@ def compare_document(
 
 
 SCORES = (
-    "Means over all runs of a recipe, with 95% intervals (Student's, over runs; for one run over items). Whether a "
+    "Means over all seeds of a recipe, with 95% intervals (Student's, over seeds; for one seed over items). Whether a "
     "difference is real is decided pair by pair on the same rows: 'assay decide compare', or a campaign."
 )
 
@@ -137,7 +137,7 @@ def _verdict(groups: Sequence[RunGroup]) -> Verdict | None:
         return None
     sign = 1 if scored[0][0].higher_is_better else -1
     score, group = max(scored, key=lambda pair: sign * pair[0].estimate.value)
-    of_runs = number_of(score.num_runs, "run")
+    of_runs = number_of(score.num_seeds, "seed")
     best = f"{group_title(group)} has the best {title}: {estimate_text(score.estimate)}, {of_runs}."
     equals = best_of_groups(groups, title)
     if equals is None:

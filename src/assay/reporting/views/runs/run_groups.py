@@ -37,10 +37,10 @@ class GroupScore(View):
     name: str
     """Title of the headline metric, or a benchmark with the beginning of its version."""
     higher_is_better: bool
-    num_runs: int
-    """Runs with this score."""
+    num_seeds: int
+    """Seeds with this score. Of several runs with one seed the newest counts: equal runs are no evidence."""
     estimate: Annotated[Estimate, AsWritten]
-    """Mean over runs, with Student's interval over them; of a single run, its own interval over items."""
+    """Mean over seeds, with Student's interval over them; of a single seed, its run's own interval over items."""
 
 
 class RunGroup(View):
@@ -100,7 +100,7 @@ def run_groups(
             key=key,
             name=str(summaries[0].run.recipe.get("name") or ""),
             runs=tuple(summary.run.run_id for summary in summaries),
-            seeds=tuple(int(summary.run.recipe.get("seed") or 0) for summary in summaries),
+            seeds=tuple(map(_seed_of, summaries)),
             statuses=_counts([summary.status for summary in summaries]),
             patch=_patch(summaries[0].run.recipe, differing),
             scores=(*_headline_scores(summaries), *scores[key]),
@@ -174,37 +174,53 @@ def _counts(words: Sequence[str]) -> dict[str, int]:
 
 
 def _headline_scores(summaries: Sequence[RunSummary]) -> list[GroupScore]:
-    by_metric: dict[tuple[str, bool], list[float]] = {}
-    for summary in summaries:
+    by_metric: dict[tuple[str, bool], dict[int, float]] = {}
+    for summary in summaries:  # newest first
         if summary.metric is not None and summary.value is not None:
-            by_metric.setdefault((summary.metric, bool(summary.higher_is_better)), []).append(summary.value)
+            by_seed = by_metric.setdefault((summary.metric, bool(summary.higher_is_better)), {})
+            by_seed.setdefault(_seed_of(summary), summary.value)
     return [
-        GroupScore(name=name, higher_is_better=higher, num_runs=len(values), estimate=mean_estimate(np.array(values)))
-        for (name, higher), values in by_metric.items()
+        GroupScore(
+            name=name,
+            higher_is_better=higher,
+            num_seeds=len(by_seed),
+            estimate=mean_estimate(np.array(list(by_seed.values()))),
+        )
+        for (name, higher), by_seed in by_metric.items()
     ]
 
 
 def _benchmark_scores(ledger: Ledger, groups: Mapping[str, Sequence[RunSummary]]) -> dict[str, list[GroupScore]]:
     """Return the scores of each group on complete benchmarks."""
-    group_of = {summary.run.run_id: key for key, summaries in groups.items() for summary in summaries}
-    found: dict[tuple[str, str], dict[str, list[ScoreRow]]] = {}
+    by_run: dict[str, list[tuple[str, ScoreRow]]] = {}
     for version, score in last_scores(ledger):
-        if (key := group_of.get(score.row.run_id)) is not None and not score.is_incomplete:
-            found.setdefault((score.benchmark, version), {}).setdefault(key, []).append(score)
+        if not score.is_incomplete:
+            by_run.setdefault(score.row.run_id, []).append((version, score))
+    found: dict[tuple[str, str], dict[str, dict[int, ScoreRow]]] = {}
+    for key, summaries in groups.items():
+        for summary in summaries:  # newest first
+            for version, score in by_run.get(summary.run.run_id, ()):
+                by_seed = found.setdefault((score.benchmark, version), {}).setdefault(key, {})
+                by_seed.setdefault(_seed_of(summary), score)
     names = [benchmark for benchmark, _ in found]
     scores: dict[str, list[GroupScore]] = {key: [] for key in groups}
     for (benchmark, version), by_group in sorted(found.items()):
         name = benchmark if names.count(benchmark) == 1 else f"{benchmark} ({version[:8]})"
-        for key, rows in by_group.items():
+        for key, by_seed in by_group.items():
+            rows = list(by_seed.values())
             better = rows[0].higher_is_better
             scores[key].append(
-                GroupScore(name=name, higher_is_better=better, num_runs=len(rows), estimate=_estimate(rows))
+                GroupScore(name=name, higher_is_better=better, num_seeds=len(rows), estimate=_estimate(rows))
             )
     return scores
+
+
+def _seed_of(summary: RunSummary) -> int:
+    return int(summary.run.recipe.get("seed") or 0)
 
 
 def _estimate(scores: Sequence[ScoreRow]) -> Estimate:
     if len(scores) > 1:
         return mean_estimate(np.array([score.value for score in scores]))
     (score,) = scores
-    return Estimate(value=score.value, low=score.low, high=score.high, method="one run, over items")
+    return Estimate(value=score.value, low=score.low, high=score.high, method="one seed, over items")
