@@ -148,6 +148,7 @@ def _summary(result: "DemoResult", auc: "ComparisonView", folder: Path, *, secon
         f"           {folder / 'comparison.html'}",
         f"           {folder / 'run.html'}",
         f"           assay runs show {candidate.run.run_id}",
+        "           assay serve --open",
     ]
     return "\n".join(["", *lines])
 
