@@ -25,7 +25,9 @@ from unit.dashboard.accepted import accept_eval_run, accept_job, launch, validat
 
 pytestmark = pytest.mark.slow
 
-HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{7*7}}\'"><svg onload=window.hacked=1>'
+HOSTILE = (
+    '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>{{1234*1234}}\'"><svg onload=window.hacked=1>'
+)
 NOTICE_MS = 3000
 
 
@@ -159,7 +161,7 @@ def test_hostile_texts_run_nothing_and_send_nothing(home: Home, server: Dashboar
         page.wait_for_timeout(200)
         assert page.evaluate("window.hacked") is None, address
         assert page.locator("#page img, #page script, #page [onerror], #page [onload]").count() == 0, address
-        assert "49" not in page.title()
+        assert "1522756" not in page.title()
     assert foreign == []
     page.goto(f"{server.address}/jobs/{job_id}")
     assert HOSTILE in page.inner_text("#page"), "it is shown as text"
