@@ -13,7 +13,7 @@ def test_steps_of_a_cluster_are_put_beside_their_forecast(netns) -> None:
     """Three nodes have 3, 3 and 2 lanes. Beside other work a step may take much longer."""
     [cell] = cells_of("small", SMALL, [3], seconds=4.0)
     assert (cell.forecast.world_size, cell.forecast.nodes, cell.measured.workers) == (3, (1, 1, 1), 3)
-    assert cell.forecast_s == pytest.approx(3 * 0.2, rel=0.3)
+    assert 0.95 * 3 * 0.2 < cell.forecast_s < 2 * 3 * 0.2, "it was calibrated beside other work, too"
     assert -0.5 < cell.error < 0.2
     assert cell.forecast.terms["uneven"] == pytest.approx(0.2 / 3, rel=0.2)
 
