@@ -84,7 +84,7 @@ def run_server(
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}"
-        notify(f"serving {address}{BASE_PATH}\ndashboard {address}")
+        notify(f"dashboard {address} and API {address}{BASE_PATH}")
         threading.Thread(target=_run_maintenance, args=(app, notify), name="house", daemon=True).start()
         TimedServer(asgi_app, log, end_streams).run(sockets=[listener])
 
