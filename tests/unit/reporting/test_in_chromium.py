@@ -6,20 +6,18 @@ import pytest
 
 from assay.reporting.documents.comparison import comparison_document
 from assay.reporting.documents.memo import memo_document
-from assay.reporting.documents.overview import live_document
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.runs.run import run_document
 from variants import slow
 
 
-@pytest.fixture(params=["run", "comparison", "empty", "memo", "live"])
+@pytest.fixture(params=["run", "comparison", "empty", "memo"])
 def file(request, tmp_path: Path, run_page, comparison_page, empty_page, memo_page) -> Path:
     pages = {
         "memo": lambda: render_document(memo_document(memo_page)),
         "run": lambda: render_document(run_document(run_page, now_s=0.0)),
         "comparison": lambda: render_document(comparison_document(comparison_page)),
         "empty": lambda: render_document(run_document(empty_page, now_s=0.0)),
-        "live": lambda: render_document(live_document([run_page], now_s=0.0)),
     }
     path = tmp_path / "page.html"
     path.write_text(pages[request.param](), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""Pages over a home: all campaigns, all live runs, and what happens now."""
+"""Pages over a home: all campaigns, and what happens now."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from assay.base.clock import utc_text
-from assay.base.units import age_text, duration_text, number_of, tenths_text
+from assay.base.units import age_text, number_of
 from assay.records.evaluation import Estimate
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
 from assay.reporting.document import (
@@ -13,7 +13,6 @@ from assay.reporting.document import (
     Cell,
     Document,
     Fact,
-    FactList,
     Figure,
     Listing,
     Paragraph,
@@ -26,18 +25,13 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.documents.runs.run import last_sign, learning_blocks, progress_facts
+from assay.reporting.documents.campaign_list import campaigns_table
 from assay.reporting.documents.runs.run_list import runs_table
-from assay.reporting.documents.runs.run_verdict import run_verdict
 from assay.reporting.values import device_hours_text, minute_text
 from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.now import Attention, FailedRun
-from assay.reporting.views.runs.run import RunView
 from assay.reporting.views.runs.run_list import RunLine
-from assay.reporting.views.runs.run_page import RunPage
-from assay.reporting.views.statements import device_time_text, interval_words
 
-NOT_DECIDED = "not yet decided"
 MAX_ROWS = 50
 """Rows of a table; the title says how many there are."""
 
@@ -80,17 +74,7 @@ def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
         return
     for unit, group in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
         yield _gains(list(group), unit)
-    yield TitledTable.of(
-        "What was decided",
-        "",
-        decided,
-        ("candidate", lambda line: line.candidate or ""),
-        ("recommendation", lambda line: line.recommendation or NOT_DECIDED),
-        ("gain", lambda line: interval_words(_effect(line), line.unit or "")),
-        ("seeds", lambda line: str(line.seeds)),
-        ("decision", lambda line: "final" if line.is_final else "a look is pending"),
-        ("spent by then", lambda line: device_time_text(3600 * (line.device_hours or 0.0))),
-    )
+    yield TitledTable("What was decided", "", campaigns_table(decided))
 
 
 def _gains(lines: Sequence[CampaignLine], unit: str) -> Figure:
@@ -118,63 +102,6 @@ def _gains(lines: Sequence[CampaignLine], unit: str) -> Figure:
 
 def _effect(line: CampaignLine) -> Estimate:
     return Estimate(value=line.effect or 0.0, low=line.low, high=line.high, confidence=line.confidence or 0.95)
-
-
-def live_document(pages: Sequence[RunPage], *, now_s: float) -> Document:
-    """Return runs in progress and those that ended badly within a day."""
-    runs = [page.view for page in pages]
-    running = [run for run in runs if run.status == "running"]
-    unknown = sum(run.status == "unknown" for run in runs)
-    bad = [run for run in runs if run.status in ("failed", "gone")]
-    left = [left_s for run in running if (left_s := run.left_s()) is not None]
-    return Document(
-        name="live",
-        title="Live runs",
-        kind="overview",
-        subtitle=utc_text(now_s),
-        verdict=Verdict(
-            "bad" if bad else "good" if running and not unknown else "open",
-            f"{len(running)} running"
-            + (f", {len(bad)} failed or left" if bad else "")
-            + (f", {unknown} not heard of for long" if unknown else ""),
-            _summary(running, bad, runs),
-        ),
-        tiles=[
-            Fact("running", str(len(running)), number_of(sum(map(_ranks, running)), "rank")),
-            Fact("failed or left", str(len(bad)), "within a day"),
-            Fact("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
-            Fact("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
-        ],
-        sections=[Section(page.view.run_id, list(_live_run(page, now_s))) for page in pages],
-        footer="Regenerate with: assay report --live. With --every 30 it is written, and read, every 30 s.",
-    )
-
-
-def _summary(running: Sequence[RunView], bad: Sequence[RunView], runs: Sequence[RunView]) -> str:
-    if bad:
-        return run_verdict(bad[0]).sentence
-    if running:
-        return f"{number_of(len(running), 'run')} at work; nothing ended badly within a day."
-    return "No run is known to be in progress." if runs else "No run is in progress, and none ended badly within a day."
-
-
-def _ranks(run: RunView) -> int:
-    return run.world_sizes[-1] if run.world_sizes else 0
-
-
-def _live_run(page: RunPage, now_s: float) -> Iterator[Block]:
-    run = page.view
-    yield Paragraph(Cell(run_verdict(run).sentence, run_verdict(run).tone))
-    held = Fact("device time of training", device_hours_text(run.held_s()))
-    goodput = [] if run.goodput is None else [Fact("goodput", tenths_text(run.goodput))]
-    apart = [Fact("evaluation, apart", device_hours_text(run.evaluation_s()))] if run.evaluation_s() else []
-    yield FactList([*progress_facts(run), *last_sign(run, now_s), held, *apart, *goodput])
-    yield from learning_blocks(page)
-    if run.incidents:
-        yield Listing([Cell(run.incidents[-1].text, "open")], "Last incident")
-
-
-# What happens now
 
 
 class DeviceHours(NamedTuple):

@@ -17,10 +17,10 @@ from assay.reporting.document import FULL, HALF, NARROW, SIGNS, Cell, Document, 
 from assay.store.objects import open_store
 
 
-def render_document(document: Document, *, refresh_s: float | None = None) -> str:
-    """Return a document as a page; the browser reloads it every `refresh_s` seconds."""
+def render_document(document: Document) -> str:
+    """Return a document as a page."""
     page = page_templates().get_template("document.html")
-    return page.render(document=document, contents=contents_of(document.sections), refresh_s=refresh_s)
+    return page.render(document=document, contents=contents_of(document.sections))
 
 
 def contents_of(sections: Sequence[Section]) -> list[tuple[str, str]]:

@@ -56,7 +56,6 @@ from assay.reporting.documents.comparison import comparison_document
 from assay.reporting.documents.goodput import goodput_document
 from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.memo import memo_document
-from assay.reporting.documents.overview import live_document
 from assay.reporting.documents.plan.plan_documents import execution_plan, raci, risk_register, stage_gates
 from assay.reporting.documents.plan.status_documents import review, weekly_status
 from assay.reporting.documents.render import render_document
@@ -200,7 +199,7 @@ def scaling() -> ScalingStudy:
     return study(points, FORMS["tokens"], targets=[{"tokens": 3e9}, {"tokens": 1e20}], num_resamples=50)
 
 
-@pytest.fixture(params=["run", "rewards", "empty", "comparison", "live", "memo", "diff", "goodput",
+@pytest.fixture(params=["run", "rewards", "empty", "comparison", "memo", "diff", "goodput",
                         "plan", "gates", "raci", "risks", "status", "review", "fleet", "scaling"])  # fmt: skip
 def document(
     request: pytest.FixtureRequest, run_page: Any, empty_page: Any, comparison_page: Any, memo_page: Any, fleet: Fleet
@@ -210,7 +209,6 @@ def document(
         "rewards": lambda: run_document(of_rewards(run_page), now_s=0.0),
         "empty": lambda: run_document(empty_page, now_s=0.0),
         "comparison": lambda: comparison_document(comparison_page),
-        "live": lambda: live_document([run_page], now_s=0.0),
         "memo": lambda: memo_document(memo_page),
         "diff": lambda: run_diff_document(diff()),
         "goodput": lambda: goodput_document(goodput(), {"r": goodput(), "s": goodput()}, of="run"),

@@ -61,7 +61,7 @@ def run_document(page: RunPage, *, now_s: float, address: Address = lambda *_: "
     facts = _progress(run, now_s) if run.imported is None else _imported_facts(run, run.imported)
     sections = [
         Section("", [FactList(list(facts))]),
-        Section("Did it learn?", list(learning_blocks(page))),
+        Section("Did it learn?", list(_learning_blocks(page))),
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
         Section("Is every row accounted for?", list(_proof(run))),
@@ -81,7 +81,7 @@ def run_document(page: RunPage, *, now_s: float, address: Address = lambda *_: "
     )
 
 
-def learning_blocks(page: RunPage) -> Iterator[Block]:
+def _learning_blocks(page: RunPage) -> Iterator[Block]:
     """Yield what a run learned: its curves and, if it trained on rewards, sample completions."""
     if (reading := reward_reading(page.curves)) is not None:
         yield Paragraph(reading)
@@ -113,7 +113,7 @@ def _imported_facts(run: RunView, imported: ImportedFrom) -> Iterator[Fact]:
     yield from _note_facts(run)
 
 
-def progress_facts(run: RunView) -> Iterator[Fact]:
+def _progress_facts(run: RunView) -> Iterator[Fact]:
     """Yield how far a run is, how fast it goes, and what its device time went into."""
     ranks = "1 rank" if set(run.world_sizes) == {1} else f"{world_sizes_text(run.world_sizes) or 'no'} ranks"
     reached = run.reached_step()
@@ -137,7 +137,7 @@ def _mfu_fact(use: GpuUseView) -> Fact:
     return Fact("MFU", f"{use.mfu:.1%}", f"{reached}, of {use.dense_flops_per_s / 1e12:.4g} in bfloat16; {note}")
 
 
-def last_sign(run: RunView, now_s: float) -> Iterator[Fact]:
+def _last_sign(run: RunView, now_s: float) -> Iterator[Fact]:
     """Yield how long a run that is not over has been silent."""
     if run.status not in ("running", "unknown", "gone"):
         return
@@ -153,8 +153,8 @@ def last_sign(run: RunView, now_s: float) -> Iterator[Fact]:
 
 
 def _progress(run: RunView, now_s: float) -> Iterator[Fact]:
-    yield from progress_facts(run)
-    yield from last_sign(run, now_s)
+    yield from _progress_facts(run)
+    yield from _last_sign(run, now_s)
     if run.launches:
         yield Fact("started", _started_text(run.launches[-1]))
     if run.commits:

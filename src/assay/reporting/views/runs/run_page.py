@@ -1,27 +1,19 @@
 """The data of a run's document: its view, metric series, and the distribution of its predictions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.records.evaluation import ClassifierEvaluation
-from assay.records.run import Attempt
 from assay.reporting.views.runs.lineage import NO_LINEAGE, Lineage, run_lineage
 from assay.reporting.views.runs.run import RunView, run_view
 from assay.reporting.views.runs.samples import rollout_samples
 from assay.reporting.views.runs.series import Curves, run_curves
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.summary import run_summaries
 from assay.store.settings import NO_SETTINGS, Settings
 
 if TYPE_CHECKING:
     from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
-
-
-RECENT_S = 24 * 3600.0
-"""Failed and stopped runs are listed for this long."""
-AT_WORK = ("running", "unknown")
 
 
 @dataclass(frozen=True)
@@ -51,20 +43,3 @@ def run_page(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS, *, i
 
     scores = scores_of(predictions_of(Path(view.run_dir), view.evaluation), source=view.run_id)
     return RunPage(view, curves, roc_curve(scores), score_histogram(scores), run_lineage(ledger, view))
-
-
-def live_runs(ledger: Ledger, *, now_s: float) -> list[RunPage]:
-    """Return runs in progress, then runs that ended badly within a day, each newest first."""
-    recent = [
-        summary.run.run_id
-        for summary in run_summaries(ledger)
-        if summary.run.imported is None
-        and (summary.status in AT_WORK or (summary.status != "succeeded" and _is_recent(summary.attempts, now_s)))
-    ]
-    pages = [run_page(ledger, run_id, is_brief=True) for run_id in recent]  # which are up to date, and may differ
-    unfinished = [page for page in pages if page.view.status != "succeeded"]
-    return sorted(unfinished, key=lambda page: page.view.status not in AT_WORK)
-
-
-def _is_recent(attempts: Sequence[Attempt], now_s: float) -> bool:
-    return max((attempt.ended_s or attempt.started_s for attempt in attempts), default=0.0) > now_s - RECENT_S
