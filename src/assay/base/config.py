@@ -191,6 +191,12 @@ def dotted_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield f"{prefix}{key}", value
 
 
+def changed_leaves(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the dotted keys of the leaves that differ, with both values; a missing one is None."""
+    old, new = dict(dotted_leaves(before)), dict(dotted_leaves(after))
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+
+
 def input_text(value: Any) -> str:
     """Return ` (given: VALUE)` for an error message, at most 80 characters of it; empty for a section.
 

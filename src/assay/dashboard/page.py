@@ -93,6 +93,11 @@ class Page:
     """The browser loads the page again after this time, also without scripts."""
 
 
+def path_to(*parts: str) -> str:
+    """Return the path of a page, such as `/runs/RUN`; names that users wrote are percent-encoded."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
 def static_file(name: str) -> tuple[bytes, str] | None:
     """Return content and media type of a script or stylesheet; None if there is none of this name."""
     suffix = f".{name.rpartition('.')[2]}"
@@ -196,4 +201,4 @@ def downloads(figure: Figure) -> list[tuple[str, str]]:
 
 
 def _curve_address(line: CurveLine, metric: str, suffix: str = "") -> str:
-    return f"/runs/{quote(line.run_id, safe='')}/curve{suffix}?name={quote(metric, safe='')}"
+    return f"{path_to('runs', line.run_id)}/curve{suffix}?name={quote(metric, safe='')}"

@@ -8,10 +8,9 @@ The fork continues at A's cursor, so keys that decide the rows of a step, or the
 must be A's. Afterwards A is needed only to audit its rows.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from assay.base.config import LoadedConfig, dotted_leaves, parse_override, set_dotted
+from assay.base.config import LoadedConfig, changed_leaves, parse_override, set_dotted
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.records.run import ForkedFrom, Run
 from assay.store.commit_log import RETAINED_NAMES, CommitLog, checkpoint_folder, first_problem
@@ -61,7 +60,7 @@ def plan_fork(
     )
     if commit is None:
         return fork
-    changes = _changes(was, recipe_of(fork).model_dump(mode="json"))
+    changes = changed_leaves(was, recipe_of(fork).model_dump(mode="json"))
     for key, (before, now) in changes.items():
         if (why := _forbidden(key, before, now)) is not None:
             raise ConfigError(
@@ -113,12 +112,6 @@ def bring_commit(home: Home, run: Run) -> None:
     if (problem := first_problem(log.store, inherited)) is not None:
         raise DamagedDataError(f"run '{run.run_id}', copied from {run.parent}: {problem}. Try again.")
     log.append(inherited)
-
-
-def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    before, after = dict(dotted_leaves(was)), dict(dotted_leaves(now))
-    keys = [*before, *(key for key in after if key not in before)]
-    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
 def _forbidden(key: str, before: Any, now: Any) -> str | None:

@@ -139,7 +139,7 @@ def test_columns_are_chosen_and_a_baseline_is_pinned(compared: Site) -> None:
     [
         ("/runs?columns=luck", 400, "columns=luck: expected some of status"),
         ("/runs?baseline=nobody", 400, "baseline=nobody"),
-        ("/runs?group=luck", 400, "group=luck: expected recipe"),
+        ("/runs?group=luck", 400, "group=luck: expected one of recipe"),
         ("/compare?run=nobody", 404, "No run &#39;nobody&#39;"),
         ("/compare?group=nothing", 404, "group &#39;nothing&#39;"),
         ("/compare", 200, "Name the runs"),

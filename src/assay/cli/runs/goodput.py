@@ -10,6 +10,7 @@ from assay.base.errors import ConfigError
 from assay.cli.parameters import FILE_OR_RUN, current_home, json_option, readable_ledger, warn_if_stale
 
 if TYPE_CHECKING:
+    from assay.reporting.views.cost import Grouping
     from assay.store.home import Home
     from assay.store.ledger.ledger import Ledger
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--from", "since", metavar="DAY", help="First UTC day of --by, such as 2026-11-28.")
 @click.option("--to", "until", metavar="DAY", help="Last UTC day of --by, included.")
 def goodput(
-    names: tuple[str, ...], as_json: bool, drills: bool, by: str | None, since: str | None, until: str | None
+    names: tuple[str, ...], as_json: bool, drills: bool, by: "Grouping | None", since: str | None, until: str | None
 ) -> None:
     """Account for the device time of RUNs (by default all runs), or of all runs of a PROGRAM.
 
@@ -89,11 +90,11 @@ def goodput(
 
 
 def _print_costs(
-    home: "Home", ledger: "Ledger", by: str, since: str | None, until: str | None, *, as_json: bool
+    home: "Home", ledger: "Ledger", by: "Grouping", since: str | None, until: str | None, *, as_json: bool
 ) -> None:
     from assay.reporting.documents.cost import cost_document
     from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.cost import cost_report, grouping, owners_in, utc_day
+    from assay.reporting.views.cost import cost_report, owners_in, utc_day
     from assay.serving.admin.spend import ChargedResources
     from assay.serving.batches.batches import BatchRepository
     from assay.serving.evals.runs import EvalRunRepository
@@ -105,8 +106,8 @@ def _print_costs(
     charged = ChargedResources(
         JobRepository(store, clock), EvalRunRepository(store, clock), BatchRepository(store, clock)
     )
-    owners = owners_in(home, ledger, charged, by=grouping(by))
-    report = cost_report(ledger, home.settings(), owners, by=grouping(by), since=first, until=last)
+    owners = owners_in(home, ledger, charged, by=by)
+    report = cost_report(ledger, home.settings(), owners, by=by, since=first, until=last)
     if as_json:
         click.echo(report.to_json())
     else:

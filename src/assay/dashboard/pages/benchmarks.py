@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.page import Filter, Page, PageError, path_to
 from assay.records.benchmark import BenchmarkResult
 from assay.reporting.document import Commands, Document, Paragraph, Section
 from assay.reporting.documents.benchmark_items import item_document, result_document
@@ -15,8 +15,8 @@ from assay.reporting.views.benchmark_history import MatrixColumn, MatrixRow, ben
 from assay.reporting.views.benchmark_items import WHICH, item_fields, newest_result, result_items
 from assay.store.ledger.ledger import Ledger
 
-CHECKPOINTS, SCORES = 25, 100
-"""Rows of a page."""
+CHECKPOINTS = 25
+"""Rows of a page of all checkpoints."""
 
 
 def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
@@ -25,7 +25,7 @@ def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
         matrix = benchmark_matrix(ledger, is_selected=_selected(visit))
     if not matrix.rows:
         return _empty_page(visit)
-    shown, links = _window(visit, len(matrix.rows), CHECKPOINTS)
+    shown, links = visit.rows_of_page(len(matrix.rows), CHECKPOINTS)
     is_only = len({item.column.benchmark for item in matrix.columns}) == len(matrix.columns)
     document = matrix_document(
         matrix,
@@ -51,7 +51,7 @@ def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
     if not found:
         raise PageError(404, f"no results of benchmark '{benchmark}' are selected.")
     item = max(found, key=lambda item: len(item.values))
-    shown, links = _window(visit, len(item.values), SCORES)
+    shown, links = visit.rows_of_page(len(item.values))
     others = [
         (_column_address(other.column, visit), f"version {other.column.version_sha256[:8]}")
         for other in matrix.columns
@@ -75,9 +75,7 @@ def result_page(dashboard: Dashboard, visit: Visit) -> Page:
     with dashboard.ledger() as ledger:
         result = newest_result(ledger, *named, version=visit.query.get("version", ""))
         suites = list(_suites(ledger, result.run_id))
-    which = visit.query.get("show") or "all"
-    if which not in WHICH:
-        raise PageError(400, f"show={which}: expected one of {', '.join(WHICH)}.")
+    which = visit.choice("show", WHICH, "all")
     items = result_items(dashboard.home.run_dir(result.run_id), result, which)
     if item_id := visit.query.get("item", ""):
         item = next((item for item in items if item.item_id == item_id), None)
@@ -86,14 +84,14 @@ def result_page(dashboard: Dashboard, visit: Visit) -> Page:
         links = [(visit.with_query(item=""), "all items")]
         document = item_document(result, item, item_fields(suites, result, item_id), links=links)
         return Page(document=document, area="Benchmarks")
-    shown, links = _window(visit, len(items), SCORES)
+    shown, links = visit.rows_of_page(len(items))
     document = result_document(
         result,
         items[shown.start : shown.stop],
         num_items=len(items),
         address=lambda item: visit.with_query(item=item.item_id, page=1),
         evaluate=_command(result, suites),
-        links=[*links, (f"/benchmarks/{quote(result.benchmark, safe='')}", f"{result.benchmark} on all checkpoints")],
+        links=[*links, (path_to("benchmarks", result.benchmark), f"{result.benchmark} on all checkpoints")],
     )
     filters = [Filter("show", "Items", which, [(name, name) for name in WHICH])]
     return Page(document=document, area="Benchmarks", filters=filters)
@@ -124,24 +122,14 @@ def _filters(visit: Visit) -> list[Filter]:
     ]
 
 
-def _window(visit: Visit, num_rows: int, per_page: int) -> tuple[range, list[tuple[str, str]]]:
-    """Return the rows of the requested page, and links to the page before and the one after."""
-    number = visit.page_number()
-    shown = range(min((number - 1) * per_page, num_rows), min(number * per_page, num_rows))
-    links = [(visit.with_query(page=number - 1), "previous rows")] if number > 1 else []
-    if shown.stop < num_rows:
-        links.append((visit.with_query(page=number + 1), f"next rows, of {num_rows:,}"))
-    return shown, links
-
-
 def _column_address(column: MatrixColumn, visit: Visit) -> str:
     fixed = {key: value for key, value in visit.query.items() if key in ("run", "candidate") and value}
     own = {"version": column.version_sha256[:12], **({"incomplete": "1"} if column.is_incomplete else {})}
-    return f"/benchmarks/{quote(column.benchmark, safe='')}?{urlencode({**fixed, **own})}"
+    return f"{path_to('benchmarks', column.benchmark)}?{urlencode({**fixed, **own})}"
 
 
 def _result_address(row: MatrixRow, column: MatrixColumn, *, is_only: bool) -> str:
-    address = f"/benchmarks/{quote(column.benchmark, safe='')}/{quote(row.run_id, safe='')}/{row.step}"
+    address = path_to("benchmarks", column.benchmark, row.run_id, str(row.step))
     return address if is_only else f"{address}?version={column.version_sha256[:12]}"
 
 

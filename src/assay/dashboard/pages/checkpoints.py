@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Action, Filter, Page, PageError
+from assay.dashboard.page import Action, Filter, Page, PageError, path_to
 from assay.evals.queue import is_done, is_requested, request
 from assay.records.commit import Commit
 from assay.reporting.document import Cell, Commands, Document, Paragraph, Section, Text, TitledTable, name, number
@@ -51,7 +51,7 @@ def checkpoints_page(dashboard: Dashboard, visit: Visit) -> Page:
     more = [Paragraph(f"The recipe's suite: {suite}." if queue is not None else why_not), commands]
     sections = [Section("", blocks), Section("Add scores at any time", more)]
     waiting = [str(step) for step, state in states.items() if queue is not None and state == NOT_REQUESTED]
-    here = f"/runs/{quote(run.run_id, safe='')}"
+    here = path_to("runs", run.run_id)
     return Page(
         document=Document(
             title=f"Checkpoints of {run_id}",
@@ -77,7 +77,7 @@ def request_evaluation(dashboard: Dashboard, visit: Visit) -> RedirectResponse:
     if commit is None:
         raise PageError(400, f"step={step}: expected the step of a checkpoint whose weights are kept.")
     request(queue.store, commit.step, commit.weights_digest, queue.suite_sha256)
-    return RedirectResponse(f"/runs/{quote(run_id, safe='')}/checkpoints", 303)
+    return RedirectResponse(path_to("runs", run_id, "checkpoints"), 303)
 
 
 def _action(here: str, steps: list[str]) -> Action:

@@ -1,11 +1,9 @@
 """Any number of runs compared: their recipes over all seeds."""
 
-from urllib.parse import quote
-
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.page import Filter, Page, PageError, path_to
 from assay.dashboard.pages.runs import group_address, selection_of
 from assay.reporting.document import Commands, Document, Paragraph, Section
 from assay.reporting.documents.runs.run_groups import compare_document
@@ -45,7 +43,7 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
         baseline=pinned,
         selected=runs,
         address=group_address,
-        run_address=lambda run_id: f"/runs/{quote(run_id, safe='')}",
+        run_address=lambda run_id: path_to("runs", run_id),
         run_filter=" ".join(members[:3] or [groups[0].runs[0]]) + (" ..." if len(members) > 3 else ""),
     )
     return Page(document=document, area="Runs", topics=("runs",), filters=_filters(visit, metric, baseline))

@@ -4,22 +4,21 @@ import csv
 from dataclasses import replace
 from io import StringIO
 from typing import get_args
-from urllib.parse import quote
 
 from starlette.responses import Response
 
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.page import Filter, Page, PageError, path_to
 from assay.reporting.documents.cost import cost_document
-from assay.reporting.views.cost import CostLine, CostReport, Grouping, cost_report, grouping, owners_in, utc_day
+from assay.reporting.views.cost import CostLine, CostReport, Grouping, cost_report, owners_in, utc_day
 
 
 def cost_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the costs of the window in the address."""
     report = _report(dashboard, visit)
-    document = cost_document(report, address=lambda run_id: f"/runs/{quote(run_id, safe='')}")
+    document = cost_document(report, address=lambda run_id: path_to("runs", run_id))
     return Page(
         document=replace(document, links=[(visit.with_query().replace("/cost", "/cost.csv", 1), "this table as CSV")]),
         area="Cost",
@@ -47,8 +46,8 @@ def cost_csv(dashboard: Dashboard, visit: Visit) -> Response:
 
 
 def _report(dashboard: Dashboard, visit: Visit) -> CostReport:
+    by: Grouping = visit.choice("by", get_args(Grouping), "project")
     try:
-        by = grouping(visit.query.get("by") or "project")
         since, until = (utc_day(key, visit.query.get(key)) for key in ("from", "to"))
     except ConfigError as error:
         raise PageError(400, str(error)) from error

@@ -1,12 +1,11 @@
 """Coverage: which failure modes the benchmarks would detect, holes first, as `assay eval coverage` computes it."""
 
 from functools import partial
-from urllib.parse import quote
 
 from assay.dashboard.access import Visit
 from assay.dashboard.background import Computed
 from assay.dashboard.dashboard import Dashboard, modified
-from assay.dashboard.page import Page
+from assay.dashboard.page import Page, path_to
 from assay.decision.coverage import coverage, read_coverage_config
 from assay.evals.version import present_suite
 from assay.records.coverage import Coverage, CoverageCell
@@ -73,7 +72,7 @@ def _blocks(computed: Computed[Coverage]) -> list[Block]:
 
 
 def _address(cell: CoverageCell) -> str:
-    return f"/benchmarks/{quote(cell.benchmark, safe='')}" if cell.result_sha256 is not None else ""
+    return path_to("benchmarks", cell.benchmark) if cell.result_sha256 is not None else ""
 
 
 def _verdict(found: list[Computed[Coverage]]) -> Verdict:

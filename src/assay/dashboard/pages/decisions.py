@@ -10,7 +10,7 @@ from urllib.parse import quote
 from assay.base.digest import sha256_of_bytes
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.page import Filter, Page, PageError, path_to
 from assay.reporting.document import Cell, Code, Document, Fact, FactList, Listing, Paragraph, Section, TitledTable
 from assay.reporting.documents.campaign_list import campaigns_table
 from assay.reporting.documents.memo import Memo, home_of, memo_document, record_paths, run_record
@@ -19,7 +19,6 @@ from assay.reporting.views.evidence import CampaignLine, campaign_lines
 from assay.workflows.campaign.folder import OpenCampaign, changed_since, find_campaign
 from assay.workflows.campaign.memo import read_memo
 
-PER_PAGE = 100
 MAX_RECORD = 200_000
 """Characters of a record that are shown."""
 TOPICS = ("campaigns", "runs")
@@ -27,24 +26,20 @@ TOPICS = ("campaigns", "runs")
 
 def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return all campaigns with the newest decision of each candidate."""
-    search, decision = visit.query.get("search", ""), visit.query.get("decision", "")
     words = ("scale", "narrow", "stop", "open")
-    if decision not in ("", *words):
-        raise PageError(400, f"decision={decision}: expected one of {', '.join(words)}.")
-    page_number = visit.page_number()
+    search, decision = visit.query.get("search", ""), visit.choice("decision", words)
     with dashboard.ledger() as ledger:
         all_lines = campaign_lines(ledger)
     lines = [line for line in all_lines if search in line.campaign and _has_decision(line, decision)]
     document = campaigns_document(lines, memos=(), now_s=dashboard.clock.now_s())
-    shown = lines[(page_number - 1) * PER_PAGE : page_number * PER_PAGE]
-    table = campaigns_table(shown, address=lambda line: _address(line.campaign))
+    shown, links = visit.rows_of_page(len(lines))
+    table = campaigns_table([lines[index] for index in shown], address=lambda line: path_to("decisions", line.campaign))
     nothing = "No campaign matches." if all_lines else (
         f"No campaigns in {dashboard.home.folder} yet. A campaign trains a baseline and its candidates over several "
         "seeds and decides by declared gates: write a campaign file (docs/decide.md) and start it with 'assay decide "
         "run FILE'."
     )  # fmt: skip
     blocks = [TitledTable("", "", table)] if shown else [Paragraph(nothing)]
-    more = len(lines) > page_number * PER_PAGE
     return Page(
         document=replace(
             document,
@@ -53,7 +48,7 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
             tiles=document.tiles if all_lines else (),
             sections=[Section("", blocks)],
             footer="The same as JSON: assay decide list --json",
-            links=[(visit.with_query(page=page_number + 1), "older")] if more else (),
+            links=links,
         ),
         area="Decisions",
         topics=TOPICS,
@@ -68,7 +63,7 @@ def decision_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the memo of a campaign; its numbers link to runs and records."""
     campaign = _campaign(dashboard, visit)
     memo = read_memo(campaign)
-    runs = {run_record(run): f"/runs/{quote(run.run_id, safe='')}" for run in memo.runs()}
+    runs = {run_record(run): path_to("runs", run.run_id) for run in memo.runs()}
     records = {path: _record_address(campaign.record.name, path) for path in record_paths(memo)}
     document = memo_document(replace(memo, addresses=records | runs))
     warned = Section("Changed since", [Listing(changed)]) if (changed := list(_changed(dashboard, memo))) else None
@@ -106,7 +101,7 @@ def decision_record(dashboard: Dashboard, visit: Visit) -> Page:
             kind=str(tree.get("kind", "record")).replace("_", " ") if isinstance(tree, dict) else "record",
             subtitle=f"of campaign {campaign.record.name}",
             sections=[Section("", [FactList(facts), *cut, Code(text[:MAX_RECORD])])],
-            links=[(_address(campaign.record.name), "the memo")],
+            links=[(path_to("decisions", campaign.record.name), "the memo")],
         ),
         area="Decisions",
     )
@@ -138,19 +133,13 @@ def _origin(tree: Any) -> Iterator[Fact]:
     """Yield the run, checkpoint and items of a record."""
     if not isinstance(tree, Mapping) or not isinstance(run_id := tree.get("run_id"), str):
         return
-    run = quote(run_id, safe="")
-    yield Fact("run", Cell(run_id, link=f"/runs/{run}"))
+    yield Fact("run", Cell(run_id, link=path_to("runs", run_id)))
     if isinstance(tree.get("step"), int):
         yield Fact("checkpoint", f"step {tree['step']:,}", str(tree.get("weights_digest", ""))[:12])
         if tree.get("kind") == "benchmark_result":
-            benchmark = quote(str(tree["benchmark"]), safe="")
-            address = f"/benchmarks/{benchmark}/{run}/{tree['step']}"
+            address = path_to("benchmarks", str(tree["benchmark"]), run_id, str(tree["step"]))
             yield Fact("items", Cell(f"{tree.get('num_items', 0):,} items with their scores", link=address))
 
 
-def _address(campaign: str) -> str:
-    return f"/decisions/{quote(campaign, safe='')}"
-
-
 def _record_address(campaign: str, path: str) -> str:
-    return f"{_address(campaign)}/record?path={quote(path, safe='')}"
+    return f"{path_to('decisions', campaign, 'record')}?path={quote(path, safe='')}"

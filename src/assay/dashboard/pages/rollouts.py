@@ -1,11 +1,9 @@
 """Rollouts of a run, step by step: what the policy said, beside what it said at another step."""
 
-from urllib.parse import quote
-
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.page import Filter, Page, PageError, path_to
 from assay.reporting.documents.runs.rollouts import MAX_PROMPTS, rollouts_document
 from assay.reporting.views.runs.samples import step_rollouts
 
@@ -20,7 +18,7 @@ def rollouts_page(dashboard: Dashboard, visit: Visit) -> Page:
         except ConfigError as error:
             raise PageError(404, str(error)) from error
     first_prompt = (visit.page_number() - 1) * MAX_PROMPTS
-    links = [(f"/runs/{quote(run_id, safe='')}", f"run {run_id}")]
+    links = [(path_to("runs", run_id), f"run {run_id}")]
     if later.step > later.first_step:
         links.append((visit.with_query(step=later.step - 1, page=1), "the step before"))
     if later.step < later.last_step:

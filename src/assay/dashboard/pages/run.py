@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Page, PageError
+from assay.dashboard.page import Page, PageError, path_to
 from assay.dashboard.pages.run_notes import note_actions
 from assay.reporting.documents.runs.run import run_document
 from assay.reporting.views.runs.run_page import run_page
@@ -23,7 +23,7 @@ def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
     with dashboard.ledger(run_id) as ledger:
         page = run_page(ledger, run_id, dashboard.home.settings())
     document = run_document(page, now_s=dashboard.clock.now_s(), address=_address)
-    here = f"/runs/{quote(run_id, safe='')}"
+    here = path_to("runs", run_id)
     links = [(f"{here}/metrics", f"all {len(page.view.metrics):,} metrics")]
     links.append((f"/compare?run={quote(run_id, safe='')}", "all seeds of this recipe"))
     links.append((f"{here}/checkpoints", "checkpoints and their scores"))
@@ -40,5 +40,4 @@ def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
 
 
 def _address(kind: str, name: str) -> str:
-    folders = {"run": "runs", "campaign": "decisions", "benchmark": "benchmarks"}
-    return f"/{folders[kind]}/{quote(name, safe='')}"
+    return path_to({"run": "runs", "campaign": "decisions", "benchmark": "benchmarks"}[kind], name)

@@ -1,14 +1,13 @@
 """Tags and notes of runs, which logged-in writers change."""
 
 from collections.abc import Callable
-from urllib.parse import quote
 
 from starlette.responses import RedirectResponse
 
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Action, Filter, PageError
+from assay.dashboard.page import Action, Filter, PageError, path_to
 from assay.records.run import Run, RunNotes
 from assay.store.run_notes import note, tag
 
@@ -48,4 +47,4 @@ def _changed(dashboard: Dashboard, visit: Visit, change: Callable[[Run], RunNote
             ledger.record_run_notes(change(dashboard.home.run(run_id)))
         except ConfigError as error:
             raise PageError(400, str(error)) from error
-    return RedirectResponse(f"/runs/{quote(run_id, safe='')}", 303)
+    return RedirectResponse(path_to("runs", run_id), 303)

@@ -2,48 +2,45 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-from assay.base.config import dotted_leaves, parse_override
+from assay.base.config import changed_leaves, dotted_leaves, parse_override
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Filter, Page, PageError
+from assay.dashboard.page import Filter, Page, PageError, path_to
 from assay.dashboard.pages.run_notes import note_actions
 from assay.records.run import RunStatus
-from assay.reporting.document import Document, Paragraph, Section, Table, Text, TitledTable
+from assay.reporting.document import NO_TABLE, Document, Paragraph, Section, Table, Text, TitledTable
 from assay.reporting.documents.runs.run_groups import groups_table
 from assay.reporting.documents.runs.run_list import RUN_COLUMNS, runs_table
 from assay.reporting.values import value_text
-from assay.reporting.views.comparison import recipe_changes
-from assay.reporting.views.runs.run_groups import RunGroup, run_groups
+from assay.reporting.views.runs.run_groups import NOT_COMPARED, RunGroup, run_groups
 from assay.reporting.views.runs.run_list import RunLine, Selection, Sorting, current_summaries, run_lines
 from assay.store.ledger.ledger import Ledger
 
-PER_PAGE = 100
 SHOWN_CHANGES = 3
 """Recipe keys of a run that are listed against the baseline."""
 
 
 def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the selected runs, or their groups by recipe."""
-    selection, number, group = selection_of(visit), visit.page_number(), visit.query.get("group", "")
-    if group not in ("", "recipe"):
-        raise PageError(400, f"group={group}: expected recipe, or nothing.")
+    selection, group = selection_of(visit), visit.choice("group", ["recipe"])
     with dashboard.ledger() as ledger:
         summaries = current_summaries(ledger)
         lines = run_lines(ledger, selection, summaries)
-        shown = range(len(lines))[(number - 1) * PER_PAGE : number * PER_PAGE]
+        shown, links = visit.rows_of_page(len(lines))
+        num_rows, of = len(lines), "run"
         if not lines:
-            table, num_rows, of = Table((), ()), 0, "run"
+            table = NO_TABLE
         elif group:
             groups = run_groups(ledger, runs=[line.run_id for line in lines], summaries=summaries)
-            shown = range(len(groups))[(number - 1) * PER_PAGE : number * PER_PAGE]
-            table, num_rows, of = _groups_table(groups, shown, visit), len(groups), "recipe"
+            num_rows, of = len(groups), "recipe"
+            shown, links = visit.rows_of_page(num_rows)
+            table = _groups_table(groups, shown, visit)
         else:
             table = _runs_table(ledger, lines, shown, visit, now_s=dashboard.clock.now_s())
-            num_rows, of = len(lines), "run"
     blocks = [TitledTable("", "", table)] if num_rows else [Paragraph(_nothing(dashboard, selection))]
     return Page(
         document=Document(
@@ -52,7 +49,7 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
             subtitle=f"{number_of(num_rows, of)} in {dashboard.home.folder}",
             sections=[Section("", blocks)],
             footer=f"The same as JSON: assay runs {'groups' if group else 'list'} --json",
-            links=_links(visit, num_rows, number),
+            links=[*links, *_compare_link(visit)],
         ),
         area="Runs",
         topics=("runs", "minute"),
@@ -64,11 +61,8 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
 def selection_of(visit: Visit) -> Selection:
     """Return the filters of an address. Raises `PageError` that names a wrong one."""
     parameters = visit.query
-    status, sort, where = parameters.get("status", ""), parameters.get("sort") or "age", parameters.get("where", "")
-    if status and status not in get_args(RunStatus):
-        raise PageError(400, f"status={status}: expected one of {', '.join(get_args(RunStatus))}.")
-    if sort not in get_args(Sorting):
-        raise PageError(400, f"sort={sort}: expected one of {', '.join(get_args(Sorting))}.")
+    status, sort = visit.choice("status", get_args(RunStatus)), visit.choice("sort", get_args(Sorting), "age")
+    where = parameters.get("where", "")
     try:
         conditions = dict(map(parse_override, where.split()))
     except ConfigError as error:
@@ -78,7 +72,7 @@ def selection_of(visit: Visit) -> Selection:
         tags=tuple(parameters.get("tags", "").split()),
         text=parameters.get("search", ""),
         where=conditions,
-        sort=sort,  # type: ignore[arg-type]
+        sort=sort,
     )
 
 
@@ -109,16 +103,15 @@ def _recipe_column(recipes: Mapping[str, Mapping[str, Any]], key: str) -> Callab
 
 
 def _address(line: RunLine) -> str:
-    return f"/runs/{quote(line.run_id, safe='')}"
+    return path_to("runs", line.run_id)
 
 
 def _against(line: RunLine, baseline: RunLine, recipes: Mapping[str, Mapping[str, Any]]) -> str:
     if line is baseline:
         return "the baseline"
-    changes = [
-        change for change in recipe_changes(recipes[baseline.run_id], recipes[line.run_id]) if change.key != "seed"
-    ]
-    parts = [f"{change.key}={value_text(change.candidate)}" for change in changes[:SHOWN_CHANGES]]
+    found = changed_leaves(recipes[baseline.run_id], recipes[line.run_id])
+    changes = [(key, value) for key, (_, value) in found.items() if key not in NOT_COMPARED]
+    parts = [f"{key}={value_text(value)}" for key, value in changes[:SHOWN_CHANGES]]
     parts += [f"{len(changes) - SHOWN_CHANGES} more"] if len(changes) > SHOWN_CHANGES else []
     if line.value is not None and baseline.value is not None and line.metric == baseline.metric:
         parts.insert(0, f"{line.value - baseline.value:+.4f}")
@@ -140,14 +133,9 @@ def group_address(group: RunGroup) -> str:
     return f"/compare?group={group.key}"
 
 
-def _links(visit: Visit, num_rows: int, number: int) -> list[tuple[str, str]]:
-    links = [(visit.with_query(page=number - 1), "previous rows")] if number > 1 else []
-    if num_rows > number * PER_PAGE:
-        links.append((visit.with_query(page=number + 1), f"next rows, of {num_rows:,}"))
+def _compare_link(visit: Visit) -> list[tuple[str, str]]:
     filters = {name: visit.query[name] for name in ("status", "tags", "where", "search") if visit.query.get(name)}
-    if filters:
-        links.append((f"/compare?{urlencode(filters)}", "compare these runs"))
-    return links
+    return [(f"/compare?{urlencode(filters)}", "compare these runs")] if filters else []
 
 
 def _filters(selection: Selection, visit: Visit) -> list[Filter]:

@@ -1,11 +1,11 @@
 """Runs compared with their baseline: quality, speed and cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.base.config import dotted_leaves
+from assay.base.config import changed_leaves
 from assay.base.errors import DataError
 from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Metric
 from assay.reporting.views.runs.run import RunView, WarningView, warning_view
@@ -112,7 +112,7 @@ def comparison_view(comparison: AnyComparison, baseline: RunView, candidate: Run
         baseline_world_sizes=baseline.world_sizes,
         candidate_world_sizes=candidate.world_sizes,
         warnings=tuple(_warnings(baseline, candidate)),
-        changes=tuple(recipe_changes(dict(dotted_leaves(baseline.recipe)), dict(dotted_leaves(candidate.recipe)))),
+        changes=tuple(_changes(baseline, candidate)),
         page=page,
     )
 
@@ -131,11 +131,10 @@ def _method(run: RunView) -> str:
     return str(run.recipe["method"]["type"])
 
 
-def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:
-    """Yield the differing keys of two recipes' leaves, without the run's name."""
-    for key in dict.fromkeys((*before, *after)):
-        if before.get(key) != after.get(key) and key != "name":
-            yield RecipeChange(key=key, baseline=before.get(key), candidate=after.get(key))
+def _changes(baseline: RunView, candidate: RunView) -> Iterator[RecipeChange]:
+    for key, (before, after) in changed_leaves(baseline.recipe, candidate.recipe).items():
+        if key != "name":
+            yield RecipeChange(key=key, baseline=before, candidate=after)
 
 
 def _candidate(

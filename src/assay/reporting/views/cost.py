@@ -4,9 +4,11 @@ Sums of the same ledger rows as `assay runs goodput`: without a window, the tota
 midnight is split between the days in proportion, as in the API's costs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import Literal, NamedTuple, get_args
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.planning.actuals import run_ids_by_activity
@@ -27,6 +29,7 @@ from assay.store.settings import Settings
 Grouping = Literal["project", "program", "person", "day"]
 LOST: tuple[Phase, ...] = ("lost", "stalled")
 """Phases of work that was rolled back, and of hangs."""
+_Kind = Literal["held", "useful", "lost", "evaluation", "waiting"]
 
 
 class CostLine(View):
@@ -116,15 +119,6 @@ def owners_in(home: Home, ledger: Ledger, charged: ChargedResources, *, by: Grou
     return CostOwners(charged.project, lambda run_id: programs.get(run_id, ""), charges)
 
 
-def grouping(text: str) -> Grouping:
-    """Return what costs are grouped by. Raises `ConfigError` for another word."""
-    known: tuple[Grouping, ...] = get_args(Grouping)
-    found = next((by for by in known if by == text), None)
-    if found is None:
-        raise ConfigError(f"by={text}: expected one of {', '.join(known)}.")
-    return found
-
-
 def utc_day(name: str, text: str | None) -> date | None:
     """Return the day in the option or filter `name`; None if it is empty. Raises `ConfigError` for another text."""
     try:
@@ -133,25 +127,31 @@ def utc_day(name: str, text: str | None) -> date | None:
         raise ConfigError(f"{name}={text}: expected a day such as 2026-11-28.") from None
 
 
-class _Span(NamedTuple):
-    began_s: float
-    ended_s: float
-    device_s: float = 1.0
-
-
 class _Charge(NamedTuple):
-    """Device-seconds of a run within a span of time."""
+    """Device-seconds of a run between two moments."""
 
     run_id: str
     person: str
-    span: _Span
-    useful_s: float = 0.0
-    lost_s: float = 0.0
-    held_s: float = 0.0
-    evaluation_s: float = 0.0
-    waited_s: float = 0.0
-    price: float | None = None
+    began_s: float
+    ended_s: float
+    price: float | None
     """Price of a device-hour."""
+    seconds: Mapping[_Kind, float]
+    device_s: float = 1.0
+    """`by_day` splits this: the values are shares."""
+
+
+class _Run(NamedTuple):
+    """What the ledger has of a run."""
+
+    run_id: str
+    attempts: Sequence[Attempt]
+    seconds: Sequence[PhaseSeconds]
+    prices: Mapping[int, float | None]
+    """By attempt."""
+
+    def last_price(self) -> float | None:
+        return self.prices[max(self.prices)] if self.prices else None
 
 
 def cost_report(
@@ -164,23 +164,26 @@ def cost_report(
     until: date | None = None,
 ) -> CostReport:
     """Return the costs of all runs except drills."""
-    attempts, seconds = _by_run(ledger.attempts()), _by_run(ledger.phase_seconds())
-    runs = {run.run_id: run for run in ledger.runs()}
-    drills = {run_id for run_id, run in runs.items() if run.is_drill}
-    finished = _finished_by(ledger)
+
+    def is_within(day: date) -> bool:
+        return (since is None or day >= since) and (until is None or day <= until)
+
     charges: list[_Charge] = []
-    interruptions: list[tuple[Interruption, float | None]] = []
-    for run_id in sorted({*attempts, *seconds} - drills):
-        lived, parts = attempts.get(run_id, []), seconds.get(run_id, [])
-        prices = {attempt.attempt: settings.price_of(attempt) for attempt in lived}
-        charges += _training(run_id, lived, parts, prices)
-        charges += _evaluation(run_id, lived, parts, prices, owners)
-        ended = [attempt for attempt in lived if attempt.ended_s is not None]
-        last = finished.get(run_id)
-        by_end = last if any(attempt.attempt == last for attempt in ended) else None
-        for found in interruptions_of(ended, parts, finished_by=by_end):
-            interruptions.append((found, prices.get(found.attempt)))
-            charges.append(_waiting(found, ended))
+    interruptions: list[InterruptionCost] = []
+    num_open_attempts = 0
+    finished_by = _finished_by(ledger)
+    for run in _runs(ledger, settings):
+        ended = [attempt for attempt in run.attempts if attempt.ended_s is not None]
+        num_open_attempts += len(run.attempts) - len(ended)
+        last = finished_by.get(run.run_id)
+        found = interruptions_of(
+            ended, run.seconds, finished_by=last if any(attempt.attempt == last for attempt in ended) else None
+        )
+        charges += [*_training(run), *_evaluation(run, owners), *(_waiting(item, ended) for item in found)]
+        prices = run.prices if settings.device_hour_prices else {}
+        interruptions += [
+            _interruption(item, prices.get(item.attempt)) for item in found if is_within(day_of(item.at_s))
+        ]
     names: Mapping[Grouping, Callable[[_Charge], str]] = {
         "project": lambda charge: owners.project(charge.run_id),
         "program": lambda charge: owners.program(charge.run_id),
@@ -188,33 +191,34 @@ def cost_report(
         "day": lambda charge: "",
     }
     grouped: dict[str, list[tuple[_Charge, float]]] = {}
-    together: list[tuple[_Charge, float]] = []
     for charge in charges:
         name = names[by](charge)
-        for day, share in by_day(charge.span).items():
-            if (since is None or day >= since) and (until is None or day <= until):
+        for day, share in by_day(charge).items():
+            if is_within(day):
                 grouped.setdefault(day.isoformat() if by == "day" else name, []).append((charge, share))
-                together.append((charge, share))
     lines = [_line(name, parts, settings) for name, parts in grouped.items()]
-    lines.sort(key=lambda line: line.name if by == "day" else -line.held_device_hours)
     return CostReport(
         by=by,
         since=None if since is None else since.isoformat(),
         until=None if until is None else until.isoformat(),
-        lines=tuple(lines),
-        total=_line("all", together, settings),
-        interruptions=tuple(_dearest(interruptions, settings, since, until)),
-        num_open_attempts=sum(
-            attempt.ended_s is None for run_id in {*attempts} - drills for attempt in attempts[run_id]
-        ),
+        lines=tuple(sorted(lines, key=lambda line: line.name if by == "day" else -line.held_device_hours)),
+        total=_line("all", list(chain.from_iterable(grouped.values())), settings),
+        interruptions=tuple(sorted(interruptions, key=lambda item: -item.device_hours)),
+        num_open_attempts=num_open_attempts,
     )
 
 
-def _by_run(rows: Iterable[Attempt] | Iterable[PhaseSeconds]) -> dict[str, list]:  # type: ignore[type-arg]
-    found: dict[str, list] = {}  # type: ignore[type-arg]
-    for row in rows:
-        found.setdefault(row.run_id, []).append(row)
-    return found
+def _runs(ledger: Ledger, settings: Settings) -> Iterator[_Run]:
+    attempts: dict[str, list[Attempt]] = defaultdict(list)
+    seconds: dict[str, list[PhaseSeconds]] = defaultdict(list)
+    for attempt in ledger.attempts():
+        attempts[attempt.run_id].append(attempt)
+    for part in ledger.phase_seconds():
+        seconds[part.run_id].append(part)
+    drills = {run.run_id for run in ledger.runs() if run.is_drill}
+    for run_id in sorted({*attempts, *seconds} - drills):
+        prices = {attempt.attempt: settings.price_of(attempt) for attempt in attempts[run_id]}
+        yield _Run(run_id, attempts[run_id], seconds[run_id], prices)
 
 
 def _finished_by(ledger: Ledger) -> dict[str, int]:
@@ -226,98 +230,78 @@ def _finished_by(ledger: Ledger) -> dict[str, int]:
     return {run_id: RunFinished.from_json(text, source=f"ledger, log of {run_id}").attempt for run_id, text in rows}
 
 
-def _training(
-    run_id: str, attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds], prices: Mapping[int, float | None]
-) -> Iterable[_Charge]:
-    by_number = {attempt.attempt: attempt for attempt in attempts}
-    last = prices[max(prices)] if prices else None
-    for number in sorted({part.attempt for part in seconds if part.attempt}):
-        parts = [part for part in seconds if part.attempt == number]
+def _training(run: _Run) -> Iterator[_Charge]:
+    by_number = {attempt.attempt: attempt for attempt in run.attempts}
+    for number in sorted({part.attempt for part in run.seconds if part.attempt}):
+        parts = [part for part in run.seconds if part.attempt == number]
         attempt = by_number.get(number)
         start_s = 0.0 if attempt is None else attempt.started_s
-        yield _Charge(
-            run_id,
-            "" if attempt is None else attempt.environment.user,
-            _Span(start_s, start_s if attempt is None or attempt.ended_s is None else attempt.ended_s),
-            useful_s=sum(part.seconds.get(phase, 0.0) for part in parts for phase in USEFUL),
-            lost_s=sum(part.seconds.get(phase, 0.0) for part in parts for phase in LOST),
-            held_s=sum(part.held_s for part in parts),
-            price=prices.get(number, last),
-        )
+        seconds: dict[_Kind, float] = {
+            "held": sum(part.held_s for part in parts),
+            "useful": sum(part.seconds.get(phase, 0.0) for part in parts for phase in USEFUL),
+            "lost": sum(part.seconds.get(phase, 0.0) for part in parts for phase in LOST),
+        }
+        person = "" if attempt is None else attempt.environment.user
+        end_s = start_s if attempt is None or attempt.ended_s is None else attempt.ended_s
+        yield _Charge(run.run_id, person, start_s, end_s, run.prices.get(number, run.last_price()), seconds)
 
 
-def _evaluation(
-    run_id: str,
-    attempts: Sequence[Attempt],
-    seconds: Sequence[PhaseSeconds],
-    prices: Mapping[int, float | None],
-    owners: CostOwners,
-) -> Iterable[_Charge]:
+def _evaluation(run: _Run, owners: CostOwners) -> Iterator[_Charge]:
     """Yield the evaluations of a run, when the API charged them, or else at the end of its last attempt."""
-    spent_s = sum(part.held_s for part in seconds if not part.attempt)
+    spent_s = sum(part.held_s for part in run.seconds if not part.attempt)
     if not spent_s:
         return
-    last = attempts[-1] if attempts else None
-    ended_s = 0.0 if last is None else last.ended_s or last.started_s
-    held = [charge for charge in owners.charges(run_id) if charge.device_s] or [_Span(ended_s, ended_s)]
-    whole_s = sum(charge.device_s for charge in held)
-    price = prices[max(prices)] if prices else None
-    for charge in held:
-        span = _Span(charge.began_s, charge.ended_s)
-        part_s = spent_s * charge.device_s / whole_s
-        person = "" if last is None else last.environment.user
-        yield _Charge(run_id, person, span, evaluation_s=part_s, price=price)
+    last = run.attempts[-1] if run.attempts else None
+    person = "" if last is None else last.environment.user
+    charge = _Charge(run.run_id, person, 0.0, 0.0, run.last_price(), {"evaluation": spent_s})
+    held = [part for part in owners.charges(run.run_id) if part.device_s]
+    for part in held:
+        share = part.device_s / sum(other.device_s for other in held)
+        yield charge._replace(began_s=part.began_s, ended_s=part.ended_s, seconds={"evaluation": spent_s * share})
+    if not held:
+        ended_s = 0.0 if last is None else last.ended_s or last.started_s
+        yield charge._replace(began_s=ended_s, ended_s=ended_s)
 
 
 def _waiting(found: Interruption, attempts: Sequence[Attempt]) -> _Charge:
     later = [attempt for attempt in attempts if attempt.attempt > found.attempt]
     until_s = max(found.at_s, later[0].started_s) if later else found.at_s
     person = next(attempt.environment.user for attempt in attempts if attempt.attempt == found.attempt)
-    return _Charge(found.run_id, person, _Span(found.at_s, until_s), waited_s=found.waited_device_s)
+    return _Charge(found.run_id, person, found.at_s, until_s, None, {"waiting": found.waited_device_s})
 
 
 def _line(name: str, parts: Sequence[tuple[_Charge, float]], settings: Settings) -> CostLine:
-    def hours(seconds: Callable[[_Charge], float]) -> float:
-        return sum(share * seconds(charge) for charge, share in parts) / 3600
+    def hours(kind: _Kind) -> float:
+        return sum(share * charge.seconds.get(kind, 0.0) for charge, share in parts) / 3600
 
-    held, useful, lost = (
-        hours(lambda charge: charge.held_s), hours(lambda charge: charge.useful_s), hours(lambda charge: charge.lost_s)
-    )  # fmt: skip
+    def money(kind: _Kind) -> float | None:
+        held = [(share * charge.seconds[kind], charge.price) for charge, share in parts if charge.seconds.get(kind)]
+        if not settings.device_hour_prices or any(price is None for _, price in held):
+            return None
+        return sum(held_s / 3600 * (price or 0.0) for held_s, price in held)
+
     return CostLine(
         name=name,
         num_runs=len({charge.run_id for charge, _ in parts}),
-        held_device_hours=held,
-        useful_device_hours=useful,
-        lost_device_hours=lost,
-        other_device_hours=max(0.0, held - useful - lost),
-        evaluation_device_hours=hours(lambda charge: charge.evaluation_s),
-        waiting_device_hours=hours(lambda charge: charge.waited_s),
-        cost=_money([(charge.held_s * share, charge.price) for charge, share in parts], settings),
-        evaluation_cost=_money([(charge.evaluation_s * share, charge.price) for charge, share in parts], settings),
+        held_device_hours=hours("held"),
+        useful_device_hours=hours("useful"),
+        lost_device_hours=hours("lost"),
+        other_device_hours=max(0.0, hours("held") - hours("useful") - hours("lost")),
+        evaluation_device_hours=hours("evaluation"),
+        waiting_device_hours=hours("waiting"),
+        cost=money("held"),
+        evaluation_cost=money("evaluation"),
         currency=settings.currency,
     )
 
 
-def _money(held: Sequence[tuple[float, float | None]], settings: Settings) -> float | None:
-    if not settings.device_hour_prices or any(price is None and held_s for held_s, price in held):
-        return None
-    return sum(held_s / 3600 * (price or 0.0) for held_s, price in held)
-
-
-def _dearest(
-    interruptions: Sequence[tuple[Interruption, float | None]],
-    settings: Settings,
-    since: date | None,
-    until: date | None,
-) -> Iterable[InterruptionCost]:
-    for found, price in sorted(interruptions, key=lambda pair: -pair[0].cost_device_s()):
-        day, hours = day_of(found.at_s), found.cost_device_s() / 3600
-        if (since is None or day >= since) and (until is None or day <= until):
-            yield InterruptionCost(
-                run_id=found.run_id,
-                attempt=found.attempt,
-                at_s=found.at_s,
-                why=found.failure.headline() if found.failure else found.reason,
-                device_hours=hours,
-                cost=None if price is None or not settings.device_hour_prices else hours * price,
-            )
+def _interruption(found: Interruption, price: float | None) -> InterruptionCost:
+    hours = found.cost_device_s() / 3600
+    return InterruptionCost(
+        run_id=found.run_id,
+        attempt=found.attempt,
+        at_s=found.at_s,
+        why=found.failure.headline() if found.failure else found.reason,
+        device_hours=hours,
+        cost=None if price is None else hours * price,
+    )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from assay.base.clock import utc_text
 from assay.base.code_version import code_version
-from assay.base.config import dotted_leaves
+from assay.base.config import changed_leaves, dotted_leaves
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import number_of
@@ -106,9 +106,8 @@ def _differences(
 
 def _differing_keys(found: ThroughputCalibration, parts: Mapping[str, Any]) -> list[str]:
     return [
-        f"{key}={_value_text(found.recipe.get(key))} (here {_value_text(parts.get(key))})"
-        for key in dict.fromkeys([*parts, *found.recipe])
-        if parts.get(key) != found.recipe.get(key)
+        f"{key}={_value_text(then)} (here {_value_text(here)})"
+        for key, (here, then) in changed_leaves(parts, found.recipe).items()
     ]
 
 

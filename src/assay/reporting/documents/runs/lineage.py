@@ -30,10 +30,10 @@ def lineage_blocks(run: RunView, lineage: Lineage, address: Address) -> Iterator
         yield TitledTable.of(
             f"What the recipe changes from that of {lineage.reference}",
             "",
-            lineage.changes,
-            (name("key"), lambda change: change.key),
-            ("there", lambda change: _value_text(change.before)),
-            ("here", lambda change: _value_text(change.after)),
+            lineage.changes.items(),
+            (name("key"), lambda change: change[0]),
+            ("there", lambda change: _value_text(change[1][0])),
+            ("here", lambda change: _value_text(change[1][1])),
         )
     if lineage.capsules:
         replay = ("assay", "runs", "replay", run.run_id, "--step")

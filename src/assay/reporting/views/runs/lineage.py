@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from assay.base.config import dotted_leaves
+from assay.base.config import changed_leaves
 from assay.base.errors import AssayError
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.records.benchmark import BenchmarkResult
@@ -21,14 +21,6 @@ MAX_MANIFEST_BYTES = 4 << 20
 """The shards of a dataset with a larger manifest are not listed."""
 
 
-class ChangedKey(NamedTuple):
-    """A key of the recipe whose value differs from that of the reference."""
-
-    key: str
-    before: Any
-    after: Any
-
-
 class Lineage(NamedTuple):
     """The records that lead to a run, and those that follow from it."""
 
@@ -40,7 +32,8 @@ class Lineage(NamedTuple):
     capsules: tuple[Capsule, ...] = ()
     reference: str = ""
     """The run whose recipe this one changes: the baseline of its campaign, else its parent."""
-    changes: tuple[ChangedKey, ...] = ()
+    changes: Mapping[str, tuple[Any, Any]] = {}
+    """Keys of the recipe with the reference's value and this run's."""
 
 
 NO_LINEAGE = Lineage()
@@ -64,25 +57,17 @@ def run_lineage(ledger: Ledger, run: RunView) -> Lineage:
     )
 
 
-def _changes(ledger: Ledger, run: RunView, decisions: list[Decision]) -> tuple[str, tuple[ChangedKey, ...]]:
+def _changes(ledger: Ledger, run: RunView, decisions: list[Decision]) -> tuple[str, Mapping[str, tuple[Any, Any]]]:
     for decision in decisions:
         ours = next(member for member in decision.runs if member.run_id == run.run_id)
         baseline = next(
             (member for member in decision.runs if member.arm == BASELINE and member.seed == ours.seed), None
         )
         if ours.arm != BASELINE and baseline is not None and ledger.has_run(baseline.run_id):
-            return baseline.run_id, _differing(ledger.run(baseline.run_id).recipe, run.recipe)
+            return baseline.run_id, changed_leaves(ledger.run(baseline.run_id).recipe, run.recipe)
     if run.parent is not None:
-        changes = (ChangedKey(key, *values) for key, values in run.parent.changes.items())
-        return run.parent.run_id, tuple(changes)
-    return "", ()
-
-
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[ChangedKey, ...]:
-    values = [dict(dotted_leaves(recipe)) for recipe in (before, after)]
-    keys = dict.fromkeys([*values[0], *values[1]])
-    changes = (ChangedKey(key, values[0].get(key), values[1].get(key)) for key in keys)
-    return tuple(change for change in changes if change.before != change.after)
+        return run.parent.run_id, run.parent.changes
+    return "", {}
 
 
 def _shards(run: RunView) -> tuple[Shard, ...]:

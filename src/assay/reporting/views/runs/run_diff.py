@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from assay.base.config import dotted_leaves
+from assay.base.config import changed_leaves
 from assay.base.errors import AssayError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.diff import diff_datasets
@@ -67,7 +67,7 @@ def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings =
     return RunDiffView(
         before=before.run_id,
         after=after.run_id,
-        recipe=tuple(_differing(_recipe(before), _recipe(after))),
+        recipe=tuple(_differing(before.recipe, after.recipe)),
         is_dataset_equal=before.dataset_fingerprint == after.dataset_fingerprint,
         dataset=_dataset_diff(before, after),
         environment=tuple(_differing(_environment(before, ledger), _environment(after, ledger))),
@@ -81,15 +81,11 @@ def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings =
     )
 
 
-def _recipe(run: RunView) -> dict[str, Any]:
-    return {key: value for key, value in dotted_leaves(run.recipe) if key != "data.dataset"}
-
-
 def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[DifferenceView]:
     return [
-        DifferenceView(name=key, before=before.get(key), after=after.get(key))
-        for key in dict.fromkeys([*before, *after])
-        if before.get(key) != after.get(key)
+        DifferenceView(name=key, before=was, after=now)
+        for key, (was, now) in changed_leaves(before, after).items()
+        if key != "data.dataset"
     ]
 
 

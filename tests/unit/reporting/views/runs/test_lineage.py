@@ -4,7 +4,6 @@ from pathlib import Path
 
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.runs.run import run_document
-from assay.reporting.views.runs.lineage import ChangedKey
 from assay.reporting.views.runs.run_page import run_page
 from assay.store.home import Home
 from metric_runs import log_points, metric_run
@@ -23,7 +22,7 @@ def test_a_candidate_shows_what_it_changes_from_the_baseline_of_its_seed_and_its
         page, other = run_page(ledger, "pilot-faster-s0"), run_page(ledger, "unrelated")
         baseline = run_page(ledger, "pilot-baseline-s0")
     assert page.lineage.reference == "pilot-baseline-s0"
-    assert page.lineage.changes == (ChangedKey("optimizer.rate", 0.1, 0.2),)
+    assert page.lineage.changes == {"optimizer.rate": (0.1, 0.2)}
     assert [found.candidate for found in page.lineage.decisions] == ["faster"]
     assert [found.candidate for found in baseline.lineage.decisions] == ["faster", "slower"]
     assert not baseline.lineage.changes and not other.lineage.decisions
