@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.base.errors import ConfigError, StoreAwayError, StoreError
+from assay.base.errors import ConfigError, DataError, StoreAwayError, StoreError
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.campaign import Campaign
@@ -16,7 +16,7 @@ from assay.records.decision import Decision, Look
 from assay.records.evaluation import AucComparison, ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import database, tables
-from assay.store.ledger.ledger import Ledger, open_ledger, upsert
+from assay.store.ledger.ledger import Ledger, open_ledger, parsed, upsert
 from assay.store.ledger.visible_runs import VisibleRuns
 from failing_ledger import Strike
 from failing_ledger import strike as strike
@@ -214,6 +214,34 @@ class TestLedger:
         for created_s, run_id in ((2.0, "b"), (3.0, "c"), (1.0, "a")):
             ledger.record_run(run(run_id, created_s))
         assert [some.run_id for some in ledger.runs()] == ["c", "b", "a"]
+
+    def test_each_read_sees_what_others_have_changed_deleted_and_written_again(self, ledger: Ledger, url: str) -> None:
+        first, again = run("a"), run("a").model_copy(update={"recipe": {"name": "again"}, "created_s": 5.0})
+        with open_ledger(url) as other:
+            for record in (first, again, first):
+                other.record_run(record)
+                assert ledger.runs() == [ledger.run("a")] == [record]
+            other.forget("a")
+            assert ledger.runs() == []
+            other.record_run(again)
+            assert ledger.runs() == [again]
+
+    def test_one_run_of_many_that_changed_is_the_only_one_parsed(self, ledger: Ledger) -> None:
+        for number in range(20):
+            ledger.record_run(run(f"run-{number}"))
+        parsed.cache_clear()
+        ledger.runs()
+        changed = run("run-7").model_copy(update={"num_steps": 11})
+        ledger.record_run(changed)
+        assert changed in ledger.runs() and parsed.cache_info().misses == 20 + 1
+
+    def test_a_row_that_cannot_be_read_is_named(self, ledger: Ledger) -> None:
+        ledger.record_attempt(attempt(3))
+        with ledger.writing() as connection:
+            connection.execute("UPDATE attempts SET record = '{}'")
+        for _ in range(2):
+            with pytest.raises(DataError, match="ledger, attempts a 3"):
+                ledger.attempts()
 
     def test_a_unique_prefix_names_a_run(self, ledger: Ledger) -> None:
         for run_id in ("tiny-1", "tiny-10", "large_2", "largeX2"):

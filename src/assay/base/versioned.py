@@ -14,6 +14,7 @@ Values from users or from our own code have the current version and are not upgr
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, ClassVar, Self
 
 from pydantic import (
@@ -64,7 +65,7 @@ class Versioned(BaseModel):
         if version not in range(1, cls.version + 1):
             raise ValueError(f"it has version {version!r}, and this assay reads up to version {cls.version}")
         for upgrade in cls.upgrades[version - 1 :]:
-            tree = upgrade(tree)
+            tree = upgrade(deepcopy(tree))  # readers share what a record holds
         return tree
 
     @model_serializer(mode="wrap")

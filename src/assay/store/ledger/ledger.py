@@ -10,12 +10,13 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from assay.base.clock import SystemClock
+from assay.base.errors import DataError
 from assay.records.audit import AuditReport
 from assay.records.commit import ENTRY_CLASSES, LogEntry
 from assay.records.evaluation import (
@@ -259,8 +260,7 @@ class Ledger:
 
     def log_entries(self, run_id: str) -> list[LogEntry]:
         """Return the recorded log entries of a run in order."""
-        parse = partial(record_of_kind, ENTRY_CLASSES.values())
-        return self._records(parse, tables.log_entries, run_id)
+        return self._records(_log_entry, tables.log_entries, run_id)
 
     def phase_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
         """Return device time by run, attempt and rank."""
@@ -361,7 +361,24 @@ class Ledger:
         query = f"SELECT record, {key} FROM {table.name} WHERE {where or 'TRUE'} ORDER BY {order or key}"
         with self.reading() as connection:
             rows = connection.execute(query, values)
-        return [parse(text, source=f"ledger, {table.name} {' '.join(map(str, key))}") for text, *key in rows]
+        try:
+            return [parsed(parse, text) for text, *_ in rows]
+        except DataError:  # it does not say in which row
+            return [parse(text, source=f"ledger, {table.name} {' '.join(map(str, key))}") for text, *key in rows]
+
+
+@lru_cache(maxsize=65_536)
+def parsed(parse: Callable[..., RecordT], text: str) -> RecordT:
+    """Return a record of the ledger, which several readers may share.
+
+    The pages of a server read the same rows again and again; each text is parsed once. What is kept here is never out
+    of date, since a row that changes has another text.
+    """
+    return parse(text, source="ledger")
+
+
+def _log_entry(text: str, *, source: str) -> LogEntry:
+    return record_of_kind(ENTRY_CLASSES.values(), text, source=source)
 
 
 def upsert(connection: Connection, table: LedgerTable, rows: Sequence[dict[str, Any]]) -> None:

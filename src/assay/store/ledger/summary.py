@@ -94,16 +94,12 @@ def run_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSum
         attempts.setdefault(attempt.run_id, []).append(attempt)
     launches = {launch.run_id: launch for launch in ledger.launches()}
     with ledger.reading() as connection:
-        committed, finished, damaged = (
-            _by_run(connection, f"MAX(step) FILTER (WHERE type = '{kind}')", "log_entries")
-            for kind in ("commit", "finished", "quarantine")
-        )
+        last_steps = [f"MAX(step) FILTER (WHERE type = '{kind}')" for kind in ("commit", "finished", "quarantine")]
+        committed, finished, damaged = _by_run(connection, "log_entries", *last_steps)
         headlines = _last_headlines(connection, UNFINISHED if is_unfinished else "TRUE")
-        device_s, evaluation_s = (
-            _by_run(connection, f"SUM(held_s) FILTER (WHERE attempt {which} 0)", "phase_seconds")
-            for which in (">", "=")
-        )
-        last_seen_s = _by_run(connection, "MAX(last_at_s)", "metric_segments")
+        sums = [f"SUM(held_s) FILTER (WHERE attempt {which} 0)" for which in (">", "=")]
+        device_s, evaluation_s = _by_run(connection, "phase_seconds", *sums)
+        (last_seen_s,) = _by_run(connection, "metric_segments", "MAX(last_at_s)")
     for run_id in damaged:
         intact = intact_commits(ledger.log_entries(run_id))
         committed[run_id] = intact[-1].step if intact else 0
@@ -156,7 +152,7 @@ def _metric(text: str, run_id: str) -> Metric:
     return evaluation_from_json(text, source=f"ledger, run {run_id}").headline.metric
 
 
-def _by_run(connection: Connection, value: str, table: str) -> dict[str, Any]:
-    """Return the value by run, for runs that have one."""
-    rows = connection.execute(f"SELECT run_id, {value} FROM {table} GROUP BY run_id")
-    return {run: found for run, found in rows if found is not None}
+def _by_run(connection: Connection, table: str, *values: str) -> list[dict[str, Any]]:
+    """Return each value by run, for runs that have it."""
+    rows = connection.execute(f"SELECT run_id, {', '.join(values)} FROM {table} GROUP BY run_id")
+    return [{run_id: found[at] for run_id, *found in rows if found[at] is not None} for at in range(len(values))]
