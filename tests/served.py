@@ -1,18 +1,23 @@
 """A server without a socket, and the official SDK before it."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
+from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import yaml
+from fastapi import FastAPI
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from assay.data.dataset.tokens import train_tokenizer
 from assay.records.api_key import KeyScope
 from assay.serving.base_models import read_base_models
-from assay.serving.openai.app import make_app
+from assay.serving.openai.app import make_api
 from assay.serving.openai.app_state import AppState
+from assay.serving.openai.auth_middleware import AuthMiddleware
 from assay.store.objects import ObjectStore, open_store
 from clocks import ManualClock
 
@@ -64,7 +69,42 @@ def app_in(folder: Path, store: ObjectStore | None = None, *, method: str = "cla
 
 def http_of(app: AppState) -> TestClient:
     """Plain HTTP, as any client sends it."""
-    return TestClient(make_app(app), base_url="http://localhost", raise_server_exceptions=False)
+    return TestClient(server_of(app), base_url="http://localhost", raise_server_exceptions=False)
+
+
+def server_of(app: AppState) -> ASGIApp:
+    """`make_app(app)`, with routes that are built once for all states: building takes longer than most tests."""
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        routes = _routes()
+        _requested.set(app)
+        await routes(scope, receive, send)
+
+    return AuthMiddleware(respond, app.keys)
+
+
+_requested: ContextVar[AppState | None] = ContextVar("the state of the server that was sent a request", default=None)
+
+
+class _RequestedState:
+    """Stands for that state in the routes, and for what they take from it while they are built."""
+
+    def __init__(self, *path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return _RequestedState(*self._path, name) if _requested.get() is None else getattr(self._found(), name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._found()(*arguments, **named)
+
+    def _found(self) -> Any:
+        return reduce(getattr, self._path, _requested.get())
+
+
+@cache
+def _routes() -> FastAPI:
+    return make_api(cast(AppState, _RequestedState()))
 
 
 def opening(app: AppState) -> Callable[[str], dict[str, str]]:

@@ -50,7 +50,7 @@ class Hook(ThreadingHTTPServer):
         self.secret = ""
         self.events: list[tuple[str, str]] = []
         """Type and what it is about."""
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def take(self, body: str, headers: dict[str, str]) -> None:
         """What was changed on its way is none of it; what was not is."""

@@ -265,7 +265,7 @@ class Hook(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Hooked)
         self.got: list[tuple[dict[str, str], str]] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
 
 class _Hooked(http.server.BaseHTTPRequestHandler):

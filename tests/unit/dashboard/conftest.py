@@ -9,10 +9,10 @@ from starlette.testclient import TestClient
 from assay.base.clock import SystemClock
 from assay.dashboard.app import with_pages
 from assay.dashboard.dashboard import Dashboard
-from assay.serving.openai.app import make_app
 from assay.serving.openai.app_state import AppState
 from assay.store.home import Home
 from assay.store.objects import open_store
+from served import server_of
 
 
 class Site(NamedTuple):
@@ -25,7 +25,7 @@ class Site(NamedTuple):
 def site_of(home: Home) -> Site:
     state = AppState.of(open_store(str(home.api)), {}, SystemClock())
     dashboard = Dashboard.of(home, state)
-    browser = TestClient(with_pages(make_app(state), dashboard), base_url="http://127.0.0.1:8017")
+    browser = TestClient(with_pages(server_of(state), dashboard), base_url="http://127.0.0.1:8017")
     browser.headers["accept"] = "text/html"
     return Site(dashboard, browser)
 

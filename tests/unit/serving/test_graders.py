@@ -51,7 +51,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def app(tmp_path_factory) -> Iterator[AppState]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     found = app_in(tmp_path_factory.mktemp("graders"))
     yield found._replace(graders=GraderService(f"http://127.0.0.1:{server.server_address[1]}"))
     server.shutdown()
