@@ -375,8 +375,9 @@ def test_only_a_run_that_is_there_is_taken_over(home: Path, capsys: pytest.Captu
     assert "--take-over needs --resume RUN" in capsys.readouterr().err
 
 
-def started_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
-    """A run whose one attempt nobody has ended: by a process, and last heard of at a moment."""
+def started_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_ago_s: float = 0.0) -> None:
+    """A run whose one attempt nobody has ended: by a process, and last heard of so long ago."""
+    seen_s = time.time() - seen_ago_s if seen_ago_s else 0.0
     run = recorded_run(ledger, home)
     ledger.record_attempt(
         Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=seen_s or BEGAN_S, **MACHINE)
@@ -399,9 +400,9 @@ def started_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen
     [
         ({"pid": os.getppid()}, "running", ""),
         ({"pid": 2**22 - 1}, "gone", "begin again (nothing is committed) assay train --resume tiny-1 --workers 2"),
-        ({"pid": 12, "host": "node7", "seen_s": time.time() - 5}, "running", ""),
+        ({"pid": 12, "host": "node7", "seen_ago_s": 5.0}, "running", ""),
         (
-            {"pid": 12, "host": "node7", "seen_s": time.time() - 7200},
+            {"pid": 12, "host": "node7", "seen_ago_s": 7200.0},
             "unknown",
             "min ago launched as process 12 on node7",
         ),
