@@ -27,6 +27,17 @@ class Campaign(Record):
     suites: dict[str, str]
     """Path of each suite in `config` -> digest of the suite and the files it names, at declaration."""
 
+    def run_ids(self) -> set[str]:
+        """Return the ids of the runs that the campaign trains or may train."""
+        first, count = (int(self.config.get(key, 0)) for key in ("first_seed", "seeds"))
+        arms = [self.config.get("baseline"), *(candidate["name"] for candidate in self.config.get("candidates", ()))]
+        return {run_id_of(self.name, arm, seed) for arm in arms for seed in range(first, first + count)}
+
+
+def run_id_of(campaign: str, arm: str, seed: int) -> str:
+    """Return the id of an arm's run with one seed."""
+    return f"{campaign}-{arm}-s{seed}"
+
 
 class CampaignRun(Record):
     """A run of one arm and seed."""

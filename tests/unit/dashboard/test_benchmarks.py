@@ -15,6 +15,7 @@ from assay.evals.queue import Checkpoint, benchmark_folder, result_of
 from assay.evals.scorer import Identity
 from assay.evals.version import present_suite
 from assay.records.benchmark import BenchmarkResult
+from assay.records.campaign import Campaign
 from assay.records.evaluation import Estimate
 from assay.reporting.views.benchmark_items import newest_result
 from assay.scoring.grade import ItemFailure
@@ -70,6 +71,25 @@ def test_numbers_of_the_pages_are_those_of_the_command(site: Site) -> None:
     one = site.browser.get("/benchmarks/sums?run=b").text
     of_run = printed(home, "eval", "history", "b", "--benchmark", "sums")
     assert f"{of_run[-1]['best_value']:.4f}" in one and "by luck alone" in one and "may be luck" in one
+
+
+def test_a_campaign_shows_its_own_runs_only_on_the_page_and_on_the_command_line(site: Site) -> None:
+    home = site.dashboard.home
+    ids = ["warm-baseline-s0", "warm-fast-s0", "warm-fast-s9", "warm-up"]
+    put(home, [scored(run_id, step, "sums", 0.1 * step) for run_id in ids for step in (1, 2)])
+    config = {"baseline": "baseline", "candidates": [{"name": "fast"}], "first_seed": 0, "seeds": 2}
+    fields = {"config_sha256": "", "recipe": {}, "base_dir": "", "known_good_sha256": None, "created_s": 0.0}
+    with home.open_ledger() as ledger:
+        ledger.record_campaign(Campaign.model_validate({"name": "warm", "config": config, "suites": {}, **fields}))
+    page, one = (site.browser.get(f"/benchmarks{name}?campaign=warm").text for name in ("", "/sums"))
+    lines = printed(home, "eval", "history", "--campaign", "warm")
+    assert {line["run_id"] for line in lines} == {*ids[:2]} and len(lines) == 4
+    for text in (page, one):
+        assert all(f">{run_id}<" in text for run_id in ids[:2]) and not any(f">{run_id}<" in text for run_id in ids[2:])
+        assert "assay eval history --campaign warm" in text
+    assert "/benchmarks/sums?campaign=warm&amp;version=" in page, "the filter goes along to the benchmark"
+    wrong = site.browser.get("/benchmarks?campaign=cold")
+    assert wrong.status_code == 400 and "campaign=cold: expected one of warm" in wrong.text
 
 
 def test_versions_and_incomplete_results_are_columns_of_their_own(site: Site) -> None:

@@ -139,7 +139,7 @@ def run(
 
 def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     """Return how many of the runs exist already, as text; empty if there are none."""
-    from assay.workflows.campaign.train import run_id_of
+    from assay.records.campaign import run_id_of
 
     ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
     known = sum(home.has_run(run_id) for run_id in ids)

@@ -189,29 +189,33 @@ def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | No
 @eval_.command()
 @click.argument("run_id", metavar="[RUN]", required=False)
 @click.option("--benchmark", help="Show this benchmark only.")
+@click.option("--campaign", default="", help="Without RUN: show the runs of this campaign only.")
 @json_option
-def history(run_id: str | None, benchmark: str | None, as_json: bool) -> None:
+def history(run_id: str | None, benchmark: str | None, campaign: str, as_json: bool) -> None:
     """Show the scores of RUN over its checkpoints, benchmark by benchmark, with the best so far. Without RUN, show the
     best of all checkpoints.
 
     The best of many checkpoints is biased upwards by the selection: decide on declared checkpoints, over seeds.
     """
     home = current_home()
+    if run_id is not None and campaign:
+        raise click.UsageError("--campaign applies to all runs of a campaign: name no RUN.")
     if run_id is not None and not home.has_results(run_id):
         raise _no_results(run_id)
     from assay.reporting.documents.benchmarks import history_document, matrix_document
     from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.benchmark_history import benchmark_matrix, history_lines
+    from assay.reporting.views.benchmark_history import benchmark_matrix, history_lines, runs_of_campaign
     from assay.reporting.views.view import json_list
     from assay.statistics.benchmark_history import benchmark_histories
 
     with writable_ledger(home) as ledger:
+        is_member = runs_of_campaign(ledger, campaign)
         if run_id is None and not as_json:
-            matrix = benchmark_matrix(ledger, benchmark=benchmark)
-            print_document(matrix_document(matrix, shown=range(min(len(matrix.rows), 40))))
+            matrix = benchmark_matrix(ledger, benchmark=benchmark, is_selected=lambda row: is_member(row.run_id))
+            print_document(matrix_document(matrix, shown=range(min(len(matrix.rows), 40)), campaign=campaign))
             return
         known = ledger.benchmark_results()
-        results = [result for result in known if run_id in (None, result.run_id)]
+        results = [result for result in known if run_id in (None, result.run_id) and is_member(result.run_id)]
         if not results and run_id is not None:
             named = sorted({result.run_id for result in known})
             raise _no_results(run_id, f" There are results of {', '.join(named[:5])}." if named else "")

@@ -11,7 +11,7 @@ from assay.records.benchmark import BenchmarkResult
 from assay.reporting.document import Commands, Document, Paragraph, Section
 from assay.reporting.documents.benchmark_items import item_document, result_document
 from assay.reporting.documents.benchmarks import benchmark_document, matrix_document
-from assay.reporting.views.benchmark_history import MatrixColumn, MatrixRow, benchmark_matrix
+from assay.reporting.views.benchmark_history import MatrixColumn, MatrixRow, benchmark_matrix, runs_of_campaign
 from assay.reporting.views.benchmark_items import WHICH, item_fields, newest_result, result_items
 from assay.store.ledger.ledger import Ledger
 
@@ -22,9 +22,10 @@ CHECKPOINTS = 25
 def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return all checkpoints on all benchmarks."""
     with dashboard.ledger() as ledger:
-        matrix = benchmark_matrix(ledger, is_selected=_selected(visit))
+        filters, is_selected = _selection(ledger, visit)
+        matrix = benchmark_matrix(ledger, is_selected=is_selected)
     if not matrix.rows:
-        return _empty_page(visit)
+        return _empty_page(filters)
     shown, links = visit.rows_of_page(len(matrix.rows), CHECKPOINTS)
     is_only = len({item.column.benchmark for item in matrix.columns}) == len(matrix.columns)
     document = matrix_document(
@@ -33,15 +34,17 @@ def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
         column_address=lambda column: _column_address(column, visit),
         address=lambda row, column: _result_address(row, column, is_only=is_only),
         links=links,
+        campaign=visit.query.get("campaign", ""),
     )
-    return Page(document=document, area="Benchmarks", topics=("runs",), filters=_filters(visit))
+    return Page(document=document, area="Benchmarks", topics=("runs",), filters=filters)
 
 
 def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return one benchmark over all checkpoints."""
     benchmark = visit.path["benchmark"]
     with dashboard.ledger() as ledger:
-        matrix = benchmark_matrix(ledger, benchmark=benchmark, is_selected=_selected(visit))
+        filters, is_selected = _selection(ledger, visit)
+        matrix = benchmark_matrix(ledger, benchmark=benchmark, is_selected=is_selected)
     version, is_incomplete = visit.query.get("version", ""), visit.query.get("incomplete", "")
     found = [
         item
@@ -63,8 +66,9 @@ def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
         shown=shown,
         address=lambda row, column: _result_address(row, column, is_only=len(matrix.columns) == 1),
         links=[*links, *others, ("/benchmarks", "all benchmarks")],
+        campaign=visit.query.get("campaign", ""),
     )
-    return Page(document=document, area="Benchmarks", topics=("runs",), filters=_filters(visit))
+    return Page(document=document, area="Benchmarks", topics=("runs",), filters=filters)
 
 
 def result_page(dashboard: Dashboard, visit: Visit) -> Page:
@@ -110,20 +114,24 @@ def _command(result: BenchmarkResult, suites: list[Path]) -> str:
     return f"assay eval work {result.run_id} --suite {suite}"
 
 
-def _selected(visit: Visit) -> Callable[[MatrixRow], bool]:
-    run, candidate = visit.query.get("run", ""), visit.query.get("candidate", "")
-    return lambda row: run in row.run_id and (not candidate or row.candidate == candidate)
+FILTERS = ("run", "candidate", "campaign")
 
 
-def _filters(visit: Visit) -> list[Filter]:
-    return [
-        Filter("run", "Run id", visit.query.get("run", "")),
-        Filter("candidate", "Recipe name", visit.query.get("candidate", "")),
+def _selection(ledger: Ledger, visit: Visit) -> tuple[list[Filter], Callable[[MatrixRow], bool]]:
+    """Return the filters of checkpoints, and which checkpoints they select."""
+    run, candidate, campaign = (visit.query.get(name, "") for name in FILTERS)
+    names = [item.name for item in ledger.campaigns()]
+    is_member = runs_of_campaign(ledger, visit.choice("campaign", names))
+    filters = [
+        Filter("run", "Run id", run),
+        Filter("candidate", "Recipe name", candidate),
+        Filter("campaign", "Campaign", campaign, [("", "any"), *zip(names, names, strict=True)]),
     ]
+    return filters, lambda row: run in row.run_id and candidate in ("", row.candidate) and is_member(row.run_id)
 
 
 def _column_address(column: MatrixColumn, visit: Visit) -> str:
-    fixed = {key: value for key, value in visit.query.items() if key in ("run", "candidate") and value}
+    fixed = {key: value for key, value in visit.query.items() if key in FILTERS and value}
     own = {"version": column.version_sha256[:12], **({"incomplete": "1"} if column.is_incomplete else {})}
     return f"{path_to('benchmarks', column.benchmark)}?{urlencode({**fixed, **own})}"
 
@@ -133,8 +141,8 @@ def _result_address(row: MatrixRow, column: MatrixColumn, *, is_only: bool) -> s
     return address if is_only else f"{address}?version={column.version_sha256[:12]}"
 
 
-def _empty_page(visit: Visit) -> Page:
-    is_filtered = any(visit.query.get(name) for name in ("run", "candidate"))
+def _empty_page(filters: list[Filter]) -> Page:
+    is_filtered = any(field.value for field in filters)
     commands = Commands(
         [
             ("evaluate the commits of a run", "assay eval work RUN --suite SUITE.yaml"),
@@ -145,4 +153,4 @@ def _empty_page(visit: Visit) -> Page:
     text = "No checkpoint matches." if is_filtered else "No benchmark results yet."
     blocks = [Paragraph(text), *([] if is_filtered else [commands])]
     document = Document(title="Benchmarks", kind="benchmarks", sections=[Section("", blocks)])
-    return Page(document=document, area="Benchmarks", topics=("runs",), filters=_filters(visit))
+    return Page(document=document, area="Benchmarks", topics=("runs",), filters=filters)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from assay.base.digest import sha256_of_bytes
 from assay.dashboard.access import Visit
@@ -72,7 +72,10 @@ def decision_page(dashboard: Dashboard, visit: Visit) -> Page:
             document,
             sections=[*([warned] if warned else []), *document.sections],
             footer=f"{document.footer} The same as JSON: assay decide show {campaign.record.name} --json",
-            links=[("/decisions", "all campaigns")],
+            links=[
+                (f"/benchmarks?{urlencode({'campaign': campaign.record.name})}", "its scores over time"),
+                ("/decisions", "all campaigns"),
+            ],
         ),
         area="Decisions",
         topics=TOPICS,

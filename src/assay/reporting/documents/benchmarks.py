@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from assay.base.names import shell_line
 from assay.base.units import number_of
 from assay.records.benchmark import BenchmarkResult, Contamination, DetectableEffect
 from assay.records.coverage import Coverage, CoverageCell
@@ -134,11 +135,12 @@ def matrix_document(
     column_address: Callable[[MatrixColumn], str] = lambda column: "",
     address: Callable[[MatrixRow, MatrixColumn], str] = lambda row, column: "",
     links: Sequence[tuple[str, str]] = (),
+    campaign: str = "",
 ) -> Document:
     """Return the best score of each benchmark with its uncertainty, a heat map, and the scores of some checkpoints.
 
     `shown`: the checkpoints with a row in the table. `column_address` and `address`: of a benchmark's page and of a
-    result's."""
+    result's. `campaign`: whose checkpoints alone are in the matrix."""
     counts = f"{number_of(len(matrix.rows), 'checkpoint')} on {number_of(len(matrix.columns), 'benchmark')}"
     label = f"Heat map of {counts}: darker is better, each benchmark by itself"
     heat_map = Figure(
@@ -164,10 +166,15 @@ def matrix_document(
     )
     sections = [Section("Best scores", [best]), Section("All checkpoints", [heat_map], pages_only=True)]
     sections.append(Section("Scores", [TitledTable("", "", _scores_table(matrix, shown, address))]))
-    footer = "The same as JSON: assay eval history --json"
+    footer = f"The same as JSON: {_command(campaign=campaign)}"
     return Document(
         title="Benchmarks", kind="benchmarks", subtitle=counts, sections=sections, footer=footer, links=links
     )
+
+
+def _command(**options: str) -> str:
+    arguments = [part for name, value in options.items() if value for part in (f"--{name}", value)]
+    return shell_line("assay", "eval", "history", *arguments, "--json")
 
 
 def _scores_table(
@@ -197,6 +204,7 @@ def benchmark_document(
     shown: range,
     address: Callable[[MatrixRow, MatrixColumn], str],
     links: Sequence[tuple[str, str]] = (),
+    campaign: str = "",
 ) -> Document:
     """Return one benchmark over all checkpoints: scores with intervals, the best so far, and whether it is luck.
 
@@ -240,7 +248,7 @@ def benchmark_document(
         subtitle=f"{_unit(item.unit)}, {_direction(item)}",
         tiles=tiles,
         sections=[Section("", blocks)],
-        footer=f"The same as JSON: assay eval history --benchmark {item.column.benchmark} --json",
+        footer=f"The same as JSON: {_command(campaign=campaign, benchmark=item.column.benchmark)}",
         links=links,
     )
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float64, Int
 from assay.records.benchmark import BenchmarkResult
 from assay.statistics.benchmark_history import BenchmarkHistory, BestOfMany, best_of_many, frontier
@@ -124,6 +125,18 @@ def benchmark_matrix(
         scores.sort(key=lambda score: (0.0 if has_one_run else score.evaluated_s, index[score.row]))
         columns.append(_column(column, [index[score.row] for score in scores], scores))
     return BenchmarkMatrix(rows, columns)
+
+
+def runs_of_campaign(ledger: Ledger, campaign: str) -> Callable[[str], bool]:
+    """Return whether a run, by its id, belongs to a campaign, or to any if the name is empty. Raises `ConfigError` if
+    there is no such campaign."""
+    if not campaign:
+        return lambda run_id: True
+    declared = {item.name: item for item in ledger.campaigns()}
+    if campaign not in declared:
+        raise ConfigError(f"no campaign '{campaign}'. 'assay decide list' names those that there are.")
+    run_ids = declared[campaign].run_ids()
+    return lambda run_id: run_id in run_ids
 
 
 def last_scores(ledger: Ledger) -> list[tuple[str, "ScoreRow"]]:

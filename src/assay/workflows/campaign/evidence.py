@@ -44,7 +44,7 @@ from assay.decision.row_scores import definition_sha256, result_of_predictions, 
 from assay.evals.config import read_suite
 from assay.evals.items import suite_sha256
 from assay.planning.program.offer import Offer
-from assay.records.campaign import CampaignRun, HoldoutOpening
+from assay.records.campaign import CampaignRun, HoldoutOpening, run_id_of
 from assay.records.coverage import Coverage
 from assay.records.decision import Decision, Look, Source
 from assay.records.drill import DrillReport
@@ -71,7 +71,7 @@ from assay.workflows.campaign.folder import (
     newest_decisions,
     require_suites_as_declared,
 )
-from assay.workflows.campaign.train import ArmRun, device_seconds_of, run_id_of
+from assay.workflows.campaign.train import ArmRun, device_seconds_of
 from assay.workflows.evaluation.queue import queue_of, record_results, work
 from assay.workflows.run import load_run
 

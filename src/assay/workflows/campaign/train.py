@@ -27,6 +27,7 @@ from assay.launchers.guards import heed_guards
 from assay.launchers.launcher import Launcher, LaunchState
 from assay.launchers.launches import last_launch, state_of
 from assay.launchers.local import launched_here
+from assay.records.campaign import run_id_of
 from assay.records.launch import Launch
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
@@ -134,11 +135,6 @@ def campaign_arm_plan(campaign: OpenCampaign) -> ArmPlan:
         budget_device_hours=config.budget_device_hours,
         run_of=partial(arm_run, campaign),
     )
-
-
-def run_id_of(campaign: str, arm: str, seed: int) -> str:
-    """Return the id of an arm's run with one seed."""
-    return f"{campaign}-{arm}-s{seed}"
 
 
 def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:

@@ -19,6 +19,7 @@ from assay.base.errors import AssayError, ConfigError, DamagedDataError, DataErr
 from assay.data.loader.lane_shares import LaneShares
 from assay.decision.candidate import patched
 from assay.decision.config import SuiteBenchmark
+from assay.records.campaign import run_id_of
 from assay.records.commit import Commit
 from assay.records.exported_model import EXPORT_FILE, ModelForm
 from assay.records.run import Run
@@ -30,7 +31,7 @@ from assay.training.checkpoint.named_commit import to_come
 from assay.training.recipe import Recipe, recipe_of
 from assay.workflows.campaign.check import check_suite
 from assay.workflows.campaign.folder import sealed_suites
-from assay.workflows.campaign.train import ArmPlan, ensure_run, run_id_of
+from assay.workflows.campaign.train import ArmPlan, ensure_run
 from assay.workflows.export.export import export_run, write_outline
 from assay.workflows.pipeline.config import PREFIX, StageCommit, comparison_of, stages_named
 from assay.workflows.pipeline.folder import MODELS, LoadedPipeline, OpenPipeline
