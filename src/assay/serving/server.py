@@ -5,12 +5,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.to_thread
+
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, StoreError
-from assay.serving.base_models import BaseModelFile
 from assay.serving.engines.process import EngineProcess
 from assay.serving.http.log_limit import LimitedLogHandler
 from assay.serving.retention import stores_of
@@ -19,8 +22,9 @@ from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy, at_once
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from assay.serving.base_models import BaseModelFile
     from assay.serving.openai.app_state import AppState
 
 STORE_RETRY_S = 5.0
@@ -30,7 +34,7 @@ SWEEP_INTERVAL_S = 3600.0
 
 def run_server(
     home: Home,
-    models: Mapping[str, BaseModelFile],
+    models: "Mapping[str, BaseModelFile]",
     start_engine: Callable[[socket.socket], BaseProcess],
     *,
     max_models: int,
@@ -46,9 +50,11 @@ def run_server(
     try:
         from assay.serving.engines.pool import EnginePool
         from assay.serving.http.connections import TimedServer
-        from assay.serving.openai.app import BASE_PATH, make_app
-        from assay.serving.openai.app_state import DEFAULT_PROJECT, AppState
+        from assay.serving.openai.app_state import BASE_PATH, DEFAULT_PROJECT, AppState
         from assay.serving.openai.auth_middleware import LOOPBACK_NAMES
+
+        if find_spec("fastapi") is None:
+            raise ImportError(name="fastapi")
     except ImportError as error:
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
@@ -80,13 +86,31 @@ def run_server(
             "create'), or use 127.0.0.1 and connect through ssh -L."
         )
     app.projects.ensure(DEFAULT_PROJECT, by="")
-    asgi_app, end_streams = add_pages(make_app(app), app)
+    asgi_app, end_streams = add_pages(_api_when_needed(app), app)
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}"
         notify(f"dashboard {address} and API {address}{BASE_PATH}")
         threading.Thread(target=_run_maintenance, args=(app, notify), name="house", daemon=True).start()
         TimedServer(asgi_app, log, end_streams).run(sockets=[listener])
+
+
+def _api_when_needed(app: "AppState") -> "ASGIApp":
+    """Return the API. Its routes are imported at the first request, since they take longer than the first page."""
+    lock, made = anyio.Lock(), list["ASGIApp"]()
+
+    def make() -> None:
+        from assay.serving.openai.app import make_app
+
+        made.append(make_app(app))
+
+    async def respond(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        async with lock:
+            if not made:
+                await anyio.to_thread.run_sync(make)
+        await made[0](scope, receive, send)
+
+    return respond
 
 
 def listening(host: str, port: int) -> socket.socket:

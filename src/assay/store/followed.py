@@ -17,6 +17,9 @@ from assay.base.errors import StoreError
 from assay.store.home import Home
 from assay.store.objects import open_store
 
+OFFER_FILE = "offer.json"
+"""The offer, in the folder that `assay plan offer` writes."""
+
 
 class FollowedProgram(FrozenConfig):
     """The files of a program, as `assay plan status` was given them."""

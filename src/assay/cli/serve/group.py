@@ -72,10 +72,11 @@ def serve(
             f"{models}: no such folder. Create it with a file NAME.yaml for each model that may be "
             "trained (docs/serve.md has an example), or name another folder with --models."
         )
-    from assay.serving.base_models import read_base_models
+    folder, found = models or _DEFAULT_MODELS, {}
+    if folder.is_dir():
+        from assay.serving.base_models import read_base_models
 
-    folder = models or _DEFAULT_MODELS
-    found = read_base_models(folder) if folder.is_dir() else {}
+        found = dict(read_base_models(folder))
     from assay.serving.server import run_server
     from assay.workers.engine.forks import EngineForks
 

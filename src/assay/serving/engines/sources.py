@@ -7,15 +7,17 @@ stay.
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.inference.protocol import ModelSource
 from assay.serving.admin.projects import ProjectRepository
-from assay.serving.base_models import BaseModelFile
 from assay.serving.ids import checkpoint_name, job_of_model
 from assay.serving.job import JobState
 from assay.serving.jobs import JobRepository
 from assay.serving.permissions import PermissionRepository
+
+if TYPE_CHECKING:
+    from assay.serving.base_models import BaseModelFile
 
 
 class NamedModel(NamedTuple):
@@ -30,7 +32,9 @@ class NamedModel(NamedTuple):
     is_checkpoint: bool = False
 
 
-def named_model(name: str, models: Mapping[str, BaseModelFile], jobs: JobRepository, project: str) -> NamedModel | None:
+def named_model(
+    name: str, models: "Mapping[str, BaseModelFile]", jobs: JobRepository, project: str
+) -> NamedModel | None:
     """Return the model if it is a base model or belongs to `project`."""
     if (base := models.get(name)) is not None:
         return _base(base)
@@ -43,7 +47,7 @@ class ModelNames(NamedTuple):
     """Resolves names for a project: base models, its own models, and models shared with it, filtered by the
     project's model permissions."""
 
-    models: Mapping[str, BaseModelFile]
+    models: "Mapping[str, BaseModelFile]"
     jobs: JobRepository
     permissions: PermissionRepository
     projects: ProjectRepository
@@ -65,7 +69,7 @@ class ModelNames(NamedTuple):
             if self._may_use(model.name, project):
                 yield model
 
-    def base(self, name: str, project: str) -> BaseModelFile | None:
+    def base(self, name: str, project: str) -> "BaseModelFile | None":
         """Return the base model if the project may train it."""
         return self.models.get(name) if self._may_use(name, project) else None
 
@@ -83,7 +87,7 @@ class ModelNames(NamedTuple):
         return self.projects.may_use(project, name, *trained_from)
 
 
-def _base(base: BaseModelFile) -> NamedModel:
+def _base(base: "BaseModelFile") -> NamedModel:
     methods = base.config.methods
     name = next((method_name for method_name in ("supervised", "dpo") if method_name in methods), next(iter(methods)))
     method = methods[name]

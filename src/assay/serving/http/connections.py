@@ -235,6 +235,7 @@ class TimedServer(uvicorn.Server):
             app,
             http=partial(TimedProtocol, table=table),  # type: ignore[arg-type]
             ws="none",
+            lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,

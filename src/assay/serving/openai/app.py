@@ -20,7 +20,7 @@ from assay.base.errors import StoreError
 from assay.serving.api_error import ApiError, not_served, store_in_trouble
 from assay.serving.files import FileDamagedError
 from assay.serving.openai.admin.routes import admin_routes
-from assay.serving.openai.app_state import AppState
+from assay.serving.openai.app_state import BASE_PATH, AppState
 from assay.serving.openai.auth_middleware import AuthMiddleware
 from assay.serving.openai.batch_routes import batch_routes
 from assay.serving.openai.evals.eval_routes import eval_routes
@@ -38,7 +38,6 @@ from assay.serving.openai.upload_routes import upload_routes
 from assay.serving.openai.webhook_routes import webhook_routes
 from assay.store.objects import open_store
 
-BASE_PATH = "/v1"
 _OF_PROJECTS = (
     file_routes,
     upload_routes,

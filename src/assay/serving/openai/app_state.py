@@ -4,18 +4,16 @@ import asyncio
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import anyio.from_thread
-from fastapi import Depends, Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from assay.base.clock import Clock
 from assay.serving.admin.accounts import AccountRepository
 from assay.serving.admin.projects import ProjectRepository
 from assay.serving.admin.spend import ChargedResources
 from assay.serving.api_error import ApiError
-from assay.serving.base_models import BaseModelFile
 from assay.serving.batches.batches import BatchRepository
 from assay.serving.engines.pool import EnginePool
 from assay.serving.engines.sources import ModelNames
@@ -26,9 +24,7 @@ from assay.serving.graders import GraderService
 from assay.serving.idempotency_keys import Retry
 from assay.serving.jobs import JobRepository
 from assay.serving.keys import KeyRepository
-from assay.serving.openai.bodies import RawBody
 from assay.serving.openai.job_table import JobTable
-from assay.serving.openai.openapi import declared_query
 from assay.serving.permissions import PermissionRepository
 from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.status import QueueView
@@ -38,7 +34,12 @@ from assay.serving.uploads import UploadRepository
 from assay.serving.webhooks.outbox import Outbox
 from assay.store.objects import ObjectStore
 
+if TYPE_CHECKING:
+    from assay.serving.base_models import BaseModelFile
+
 ResultT = TypeVar("ResultT")
+BASE_PATH = "/v1"
+"""All addresses of the API begin with it."""
 MAX_KEY = 255
 PROJECT = "assay.project"
 """Scope key: the client's project."""
@@ -70,7 +71,7 @@ class AppState(NamedTuple):
     names: ModelNames
     retention: CheckpointRetention
     job_table: JobTable
-    models: Mapping[str, BaseModelFile]
+    models: "Mapping[str, BaseModelFile]"
     clock: Clock
     webhook_hosts: Sequence[str]
     """Hosts that webhooks may use although they are not public."""
@@ -81,7 +82,7 @@ class AppState(NamedTuple):
     def of(
         cls,
         store: ObjectStore,
-        models: Mapping[str, BaseModelFile],
+        models: "Mapping[str, BaseModelFile]",
         clock: Clock,
         engines: EnginePool | None = None,
         *,
@@ -126,14 +127,6 @@ class AppState(NamedTuple):
             webhook_hosts=webhook_hosts,
             engines=engines,
         )
-
-
-async def _read_body(request: Request) -> RawBody:
-    return await RawBody.read(request)
-
-
-JsonBody = Annotated[RawBody, Depends(_read_body)]
-"""Parameter of a route with a JSON body."""
 
 
 def project_of(request: Request) -> str:
@@ -184,22 +177,3 @@ async def while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT
 async def _disconnect_of(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _check_query(request: Request) -> None:
-    """Raise `ApiError` for query parameters that the route does not declare."""
-    names = declared_query(request)
-    params = request.query_params.multi_items()
-    for name, _ in params:
-        if sum(name == other for other, _ in params) > 1:
-            raise ApiError(f"The parameter '{name:.80}' is given twice.", param=name, code="invalid_value")
-        if name not in names and not (name.startswith("metadata[") and "metadata" in names):
-            raise ApiError(
-                f"Unknown parameter: '{name:.80}'. It is not honoured, so it is rejected, not ignored.",
-                param=name,
-                code="unknown_parameter",
-            )
-
-
-QUERY_CHECKED = [Depends(_check_query)]
-"""Dependencies of a router whose routes read each query parameter once."""

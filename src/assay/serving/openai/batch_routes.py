@@ -12,11 +12,11 @@ from assay.serving.api_error import ApiError
 from assay.serving.batches.batches import BatchState
 from assay.serving.engines.sources import NamedModel
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.app_state import AppState, connected_retry, project_of
 from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, StrictBody, parsed, request_sha256
 from assay.serving.openai.file_upload import lifetime_s
 from assay.serving.openai.objects import batch_object
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import page_of_resources
 from assay.serving.retention import INFERENCE
 

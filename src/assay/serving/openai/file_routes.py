@@ -13,7 +13,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.api_error import ApiError
 from assay.serving.files import FileState
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, project_of, retry_of
+from assay.serving.openai.app_state import AppState, project_of, retry_of
 from assay.serving.openai.bodies import request_sha256
 from assay.serving.openai.file_upload import (
     LONGEST_S,
@@ -27,7 +27,7 @@ from assay.serving.openai.file_upload import (
     received,
 )
 from assay.serving.openai.objects import file_object
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, declares
 from assay.serving.openai.pages import page_of_resources
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"

@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from assay.serving.graders import ERRORS, SampleGrade
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, project_of, while_connected
+from assay.serving.openai.app_state import AppState, project_of, while_connected
 from assay.serving.openai.bodies import StrictBody
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 
 
 class GraderBody(StrictBody):

@@ -10,11 +10,11 @@ from assay.records.fine_tuning_job import JobCreated
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.ids import new_id
 from assay.serving.job import JobEvent, JobState, event_cursor, newest_events
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.app_state import AppState, connected_retry, project_of
 from assay.serving.openai.bodies import MAX_SEED, JobBody, NoBody, ResumeBody, parsed, request_sha256
 from assay.serving.openai.method_body import check_recipe, requested_method
 from assay.serving.openai.objects import checkpoint_id, checkpoint_object, event_object, job_object
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import Order, page_after, page_of, page_of_ids
 
 

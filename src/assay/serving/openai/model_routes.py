@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.engines.sources import NamedModel, named_model
 from assay.serving.ids import job_of_model
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, project_of
+from assay.serving.openai.app_state import AppState, project_of
 from assay.serving.openai.objects import model_object
+from assay.serving.openai.openapi import QUERY_CHECKED
 
 
 def model_routes(app: AppState) -> APIRouter:

@@ -8,11 +8,14 @@ Query parameters are declared only at the route; undeclared ones are rejected (`
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+
+from assay.serving.api_error import ApiError
+from assay.serving.openai.bodies import RawBody
 
 _TEXT = {"type": "string"}
 _QUERY: Mapping[str, Mapping[str, Any]] = {
@@ -95,3 +98,30 @@ def described(app: FastAPI) -> dict[str, Any]:
 def operation_name(route: Any) -> str:
     """Return the operation id, such as `GET /v1/files`."""
     return f"{min(route.methods)} {route.path_format}"
+
+
+async def _read_body(request: Request) -> RawBody:
+    return await RawBody.read(request)
+
+
+JsonBody = Annotated[RawBody, Depends(_read_body)]
+"""Parameter of a route with a JSON body."""
+
+
+async def _check_query(request: Request) -> None:
+    """Raise `ApiError` for query parameters that the route does not declare."""
+    names = declared_query(request)
+    params = request.query_params.multi_items()
+    for name, _ in params:
+        if sum(name == other for other, _ in params) > 1:
+            raise ApiError(f"The parameter '{name:.80}' is given twice.", param=name, code="invalid_value")
+        if name not in names and not (name.startswith("metadata[") and "metadata" in names):
+            raise ApiError(
+                f"Unknown parameter: '{name:.80}'. It is not honoured, so it is rejected, not ignored.",
+                param=name,
+                code="unknown_parameter",
+            )
+
+
+QUERY_CHECKED = [Depends(_check_query)]
+"""Dependencies of a router whose routes read each query parameter once."""

@@ -8,9 +8,9 @@ from pydantic import Field
 from assay.records.checkpoint_permission import PermissionGranted
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.engines.sources import named_model
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, key_id_of, project_of
+from assay.serving.openai.app_state import AppState, key_id_of, project_of
 from assay.serving.openai.bodies import StrictBody
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import listed, page_of
 from assay.serving.retention import Weights
 

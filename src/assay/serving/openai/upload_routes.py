@@ -8,11 +8,11 @@ from starlette.concurrency import run_in_threadpool
 from assay.records.chunked_upload import PartAdded, UploadCreated
 from assay.serving.api_error import ApiError
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.app_state import AppState, connected_retry, project_of
 from assay.serving.openai.bodies import NoBody, UploadBody, UploadCompleteBody, parsed, request_sha256
 from assay.serving.openai.file_upload import ReceivedForm, check_filename, check_purpose, lifetime_s, received
 from assay.serving.openai.objects import part_object, upload_object
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.uploads import LIVES_S
 
 MAX_PART_BYTES = 64 << 20

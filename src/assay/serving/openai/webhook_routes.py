@@ -9,9 +9,9 @@ from assay.records.webhook import WebhookCreated, WebhookEntry
 from assay.serving.api_error import ApiError
 from assay.serving.idempotency_keys import Retry
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.app_state import AppState, connected_retry, project_of
 from assay.serving.openai.bodies import StrictBody, parsed, request_sha256
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import page_of
 from assay.serving.webhooks.outbox import event_body
 from assay.serving.webhooks.post import (

@@ -25,9 +25,9 @@ from assay.reporting.documents.plan.plan_documents import execution_plan, raci, 
 from assay.reporting.documents.plan.plan_summary import plan_summary
 from assay.reporting.documents.render import render_document, write_file
 from assay.reporting.views.forecast import ProgramEstimateView
+from assay.store.followed import OFFER_FILE
 from assay.store.settings import HourPrice
 
-OFFER_FILE = "offer.json"
 PLAN_FILE = "plan.json"
 HISTORY_FILE = "weekly-status.history.jsonl"
 

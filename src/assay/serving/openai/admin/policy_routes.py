@@ -9,8 +9,8 @@ from assay.serving.admin.projects import ProjectState
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.openai.admin.bodies import ModelPermissionsBody, SpendLimitBody
 from assay.serving.openai.admin.objects import limit_object
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, key_id_of
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.app_state import AppState, key_id_of
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.queue.limits import MonthOfProject
 
 

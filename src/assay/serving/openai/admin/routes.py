@@ -24,9 +24,9 @@ from assay.serving.openai.admin.objects import (
     project_object,
 )
 from assay.serving.openai.admin.policy_routes import active_project, found_project, nowhere, policy_routes
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, key_id_of
+from assay.serving.openai.app_state import AppState, connected_retry, key_id_of
 from assay.serving.openai.bodies import NoBody, parsed, request_sha256
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import page_of
 
 

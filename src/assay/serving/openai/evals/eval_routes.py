@@ -12,10 +12,10 @@ from assay.serving.evals.criteria import check_criteria, read_criteria
 from assay.serving.evals.data_source import EvalSource
 from assay.serving.evals.item_schema import ItemSchema
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.app_state import AppState, connected_retry, project_of
 from assay.serving.openai.bodies import Metadata, StrictBody, parsed, request_sha256
 from assay.serving.openai.evals.objects import eval_object
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import page_of_resources
 
 MAX_CRITERIA = 32

@@ -13,11 +13,11 @@ from assay.serving.evals.data_source import CompletionsSource, FileId
 from assay.serving.evals.runs import RUN_STATUSES, EvalRunState, weights_of
 from assay.serving.ids import item_index_of, new_id
 from assay.serving.methods import SERVED_METHODS
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.app_state import AppState, connected_retry, project_of
 from assay.serving.openai.bodies import NoBody, parsed, request_sha256
 from assay.serving.openai.evals.eval_routes import EvalRunBody
 from assay.serving.openai.evals.objects import item_object, report_text, run_object
-from assay.serving.openai.openapi import declares
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody, declares
 from assay.serving.openai.pages import Order, page_after, page_of_resources
 
 _ITEM_STATUSES = {"pass": ("pass",), "fail": ("fail", "error")}

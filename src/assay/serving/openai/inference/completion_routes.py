@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from assay.inference.protocol import CompletionChunk, PromptsRead, TokenLogprob
 from assay.serving.engines.process import EngineProcess
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
+from assay.serving.openai.app_state import AppState
 from assay.serving.openai.inference.completion_objects import (
     END_OF_STREAM,
     chat_delta,
@@ -25,6 +25,7 @@ from assay.serving.openai.inference.completion_objects import (
 from assay.serving.openai.inference.engine_access import engine_for, run_on_engine, stream_response
 from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest, parse_request
 from assay.serving.openai.inference.responses import chat_completion, echoes_of, text_completion
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody
 
 
 def completion_routes(app: AppState) -> APIRouter:

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from assay.inference.protocol import Ready, Scored, ScoreRequest
 from assay.serving.api_error import ApiError
 from assay.serving.engines.process import EngineProcess
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
+from assay.serving.openai.app_state import AppState
 from assay.serving.openai.inference.engine_access import run_on_engine
 from assay.serving.openai.inference.request_bodies import (
     DecisionQuestion,
@@ -24,6 +24,7 @@ from assay.serving.openai.inference.request_bodies import (
     parse_request,
 )
 from assay.serving.openai.inference.responses import embeddings
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody
 
 _SHOWN = 20
 """Classes listed in an error."""

@@ -12,11 +12,12 @@ from starlette.responses import Response
 from assay.inference.protocol import Ready, TokenizeRequest
 from assay.serving.api_error import ApiError
 from assay.serving.engines.process import EngineProcess
-from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
+from assay.serving.openai.app_state import AppState
 from assay.serving.openai.bodies import RawBody, StrictBody, parsed
 from assay.serving.openai.inference.completion_routes import completion_response
 from assay.serving.openai.inference.engine_access import find_model, run_on_engine
 from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest, parse_request
+from assay.serving.openai.openapi import QUERY_CHECKED, JsonBody
 
 
 class _Text(StrictBody):
