@@ -8,18 +8,26 @@ evaluations and checkpoints made for such steps. Nanoseconds are counted in inte
 the held time exactly.
 """
 
-from collections.abc import Collection
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.shapes import Float64
 from assay.records.phase import STEP, WAITING, Phase
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.store.metrics.segment import SegmentData, read_segment, segment_path
+from assay.store.metrics.segment import Position, SegmentData, read_segment, segment_path
 
 _OWN_WORK: frozenset[Phase] = frozenset(STEP) - frozenset(WAITING)
 _UPKEEP: frozenset[Phase] = frozenset({"checkpoint", "evaluation"})
+NOTHING_LOST = 2**62
+"""Committed step of an attempt without a recorded end: all of its work may be kept."""
+MAX_RUNNING = 4096
+"""Ranks whose sums are remembered while they write."""
 
 
 def rank_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: float, committed_step: int) -> PhaseSeconds:
@@ -32,6 +40,24 @@ def rank_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: floa
         committed_step=committed_step,
         stalled_s=attempt.stalled_s,
     )
+    return _record(run, attempt, rank, held_to_s, spent)
+
+
+def running_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: float) -> PhaseSeconds:
+    """What a rank cost so far if all its steps are kept. Later calls in this process read only what is new."""
+    path = segment_path(Path(run.run_dir), attempt.attempt, rank)
+    if attempt.stalled_s or not path.exists():
+        return rank_phase_seconds(run, attempt, rank, held_to_s=held_to_s, committed_step=NOTHING_LOST)
+    key = (path, path.stat().st_ino, attempt.started_s)
+    with _lock:
+        found = _running.setdefault(key, RunningPhases(path, attempt.started_s))
+        _running.move_to_end(key)
+        while len(_running) > MAX_RUNNING:
+            _running.popitem(last=False)
+    return _record(run, attempt, rank, held_to_s, found.nanoseconds(held_to_s))
+
+
+def _record(run: Run, attempt: Attempt, rank: int, held_to_s: float, spent: dict[Phase, int]) -> PhaseSeconds:
     return PhaseSeconds(
         run_id=run.run_id,
         attempt=attempt.attempt,
@@ -68,10 +94,83 @@ def device_nanoseconds(
         moments = [*(min(moment, stalled_from) for moment in moments), stalled_from]
         phases.append("stalled")
     spent: dict[Phase, int] = {}
-    for phase, begins, ends in zip(phases, moments, [*moments[1:], held_to], strict=True):
+    _add(spent, phases, [*moments, held_to])
+    return spent
+
+
+def _add(spent: dict[Phase, int], phases: Sequence[Phase], moments: Sequence[int]) -> None:
+    """Add the time of phases: each begins at its moment and ends at the next one."""
+    for phase, begins, ends in zip(phases, moments, moments[1:], strict=False):
         if ends > begins:
             spent[phase] = spent.get(phase, 0) + ends - begins
-    return spent
+
+
+class _PhaseChange(NamedTuple):
+    moment: int
+    """Nanoseconds since the epoch."""
+    at_s: float
+    """On the host's monotonic clock."""
+    phase: Phase
+
+
+class RunningPhases:
+    """`device_nanoseconds` of a segment that grows, if all its steps are kept: each call reads what was appended."""
+
+    def __init__(self, path: Path, held_from_s: float) -> None:
+        self._path = path
+        self._held_from = _nanoseconds(held_from_s)
+        self._lock = threading.Lock()
+        self._forget()
+
+    def nanoseconds(self, held_to_s: float) -> dict[Phase, int]:
+        """Return the time by phase until `held_to_s` (since the epoch)."""
+        held_to = max(self._held_from, _nanoseconds(held_to_s))
+        with self._lock:
+            if held_to < self._open[0].moment:
+                self._forget()
+            self._read()
+            self._close(held_to)
+            spent = dict(self._spent)
+            phases = [
+                "lost" if change.phase in STEP and change.at_s >= self._step_ended_s else change.phase
+                for change in self._open
+            ]
+            _add(spent, phases, [*(min(change.moment, held_to) for change in self._open), held_to])
+        return spent
+
+    def _forget(self) -> None:
+        self._position = Position()
+        self._step_ended_s = -np.inf
+        self._spent: dict[Phase, int] = {}
+        self._open = [_PhaseChange(self._held_from, -np.inf, "startup")]
+        """Changes whose time is not in `_spent`, since the step may not have ended."""
+
+    def _read(self) -> None:
+        segment = read_segment(self._path, self._position)
+        if self._position.header not in (None, segment.header):
+            self._forget()
+            segment = read_segment(self._path)
+        if segment.header is None:
+            return
+        self._position = segment.next
+        self._step_ended_s = np.max(segment.step_ends.at_s, initial=self._step_ended_s)
+        at_s, phases = segment.phase_changes
+        moments = [max(_nanoseconds(wall_s), self._held_from) for wall_s in segment.header.wall_of(at_s).tolist()]
+        self._open += map(_PhaseChange, moments, at_s.tolist(), phases)
+
+    def _close(self, held_to: int) -> None:
+        """Sum up what no later step changes."""
+        num_closed = 0
+        for change, following in pairwise(self._open):
+            if change.at_s >= self._step_ended_s or following.moment > held_to:
+                break
+            num_closed += 1
+        closed, self._open = self._open[: num_closed + 1], self._open[num_closed:]
+        _add(self._spent, [change.phase for change in closed], [change.moment for change in closed])
+
+
+_running: OrderedDict[tuple[Path, int, float], RunningPhases] = OrderedDict()
+_lock = threading.Lock()
 
 
 def own_step_seconds(segment: SegmentData) -> Float64[np.ndarray, "step"]:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.phase import Phase
-from assay.store.metrics.phases import device_nanoseconds, own_step_seconds
+from assay.store.metrics.phases import NOTHING_LOST, RunningPhases, device_nanoseconds, own_step_seconds
 from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
 
 
@@ -32,12 +32,16 @@ def lived(path: Path, story: list[tuple[float, Phase | int]]) -> SegmentData:
     writer = SegmentWriter(path / "a.seg", run_id="r", attempt=1, rank=0, clock=clock)
     for after_s, what in story:
         clock.sleep_s(after_s)
-        if isinstance(what, int):
-            writer.log(what, {})
-        else:
-            writer.phase(what)
+        write(writer, what)
     writer.close()
     return read_segment(path / "a.seg")
+
+
+def write(writer: SegmentWriter, what: Phase | int) -> None:
+    if isinstance(what, int):
+        writer.log(what, {})
+    else:
+        writer.phase(what)
 
 
 def device_seconds(
@@ -102,15 +106,18 @@ def test_what_happened_outside_the_held_time_does_not_count(tmp_path: Path) -> N
     assert seconds == {"compute": 4}
 
 
+STORIES = st.lists(
+    st.tuples(
+        st.floats(0, 1e4),
+        st.one_of(st.sampled_from(get_args(Phase)), st.integers(min_value=0, max_value=20)),
+    ),
+    max_size=40,
+)
+
+
 @settings(max_examples=80, deadline=None)
 @given(
-    story=st.lists(
-        st.tuples(
-            st.floats(0, 1e4),
-            st.one_of(st.sampled_from(get_args(Phase)), st.integers(min_value=0, max_value=20)),
-        ),
-        max_size=40,
-    ),
+    story=STORIES,
     held=st.tuples(st.floats(0, 2e4), st.floats(0, 1e5)),
     committed_step=st.integers(0, 20),
 )
@@ -125,6 +132,37 @@ def test_the_phases_sum_to_the_held_time_to_the_nanosecond(
     spent = device_nanoseconds(segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step)
     assert sum(spent.values()) == round(held_to_s * 1e9) - round(held_from_s * 1e9)
     assert all(nanoseconds > 0 for nanoseconds in spent.values())
+
+
+@settings(max_examples=80, deadline=None)
+@given(story=STORIES, looks=st.lists(st.tuples(st.integers(0, 40), st.floats(0, 2e5)), max_size=8))
+def test_sums_of_a_segment_that_grows_are_those_of_the_whole_segment(
+    tmp_path_factory: pytest.TempPathFactory,
+    story: list[tuple[float, Phase | int]],
+    looks: list[tuple[int, float]],
+) -> None:
+    path, clock = tmp_path_factory.mktemp("segment") / "a.seg", ManualClock()
+    writer = SegmentWriter(path, run_id="r", attempt=1, rank=0, clock=clock)
+    running = RunningPhases(path, held_from_s=1010.0)
+    for index, (after_s, what) in enumerate([*story, (0.0, 21)]):
+        clock.sleep_s(after_s)
+        write(writer, what)
+        for held_to_s in (held_to_s for at, held_to_s in looks if at == index):
+            whole = device_nanoseconds(
+                read_segment(path), held_from_s=1010.0, held_to_s=held_to_s, committed_step=NOTHING_LOST
+            )
+            assert running.nanoseconds(held_to_s) == whole
+    writer.close()
+
+
+def test_a_segment_is_not_read_twice(tmp_path: Path) -> None:
+    lived(tmp_path, TWO_STEPS)
+    running = RunningPhases(tmp_path / "a.seg", held_from_s=1000.0)
+    before = running.nanoseconds(1036.0)
+    content = bytearray((tmp_path / "a.seg").read_bytes())
+    content[300:-8] = bytes(len(content) - 308)
+    (tmp_path / "a.seg").write_bytes(content)
+    assert running.nanoseconds(1036.0) == before != {}
 
 
 def test_a_ranks_own_work_is_a_step_without_what_it_waits_for_and_commits(tmp_path: Path) -> None:

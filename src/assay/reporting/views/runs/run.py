@@ -44,13 +44,10 @@ from assay.store.metrics.curves import (
     metric_summaries,
     outlined_series,
 )
-from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.metrics.phases import running_phase_seconds
 from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
 NEWEST_EVENTS = 20
-NOTHING_LOST = 2**62
-"""Committed step of an attempt without a recorded end: all of its work may be kept."""
-
 RECENT_STEPS = 50_000
 """The speed of a longer run is that of its last steps."""
 
@@ -280,8 +277,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         if attempt.attempt not in accounted and seen_s is not None:
             held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
             phases += [
-                rank_phase_seconds(run, attempt, rank, held_to_s=held_to_s, committed_step=NOTHING_LOST)
-                for rank in range(attempt.world_size)
+                running_phase_seconds(run, attempt, rank, held_to_s=held_to_s) for rank in range(attempt.world_size)
             ]
     reached = last_steps(ledger, run.run_id, "loss")
     attempt_views = tuple(_attempt(attempt, reached.get(attempt.attempt), phases) for attempt in attempts)
