@@ -8,7 +8,7 @@ from assay.dashboard.pages.runs import group_address, selection_of
 from assay.reporting.document import Commands, Document, Paragraph, Section
 from assay.reporting.documents.runs.run_groups import compare_document
 from assay.reporting.views.runs.run_groups import group_curves, run_groups
-from assay.reporting.views.runs.run_list import Selection, current_summaries, run_lines
+from assay.reporting.views.runs.run_list import Selection, current_summaries, selected_runs
 
 METRICS = ("loss", "reward", "validation_loss", "validation_auc", "gradient_norm", "kl", "length", "tokens")
 """Metrics that the page suggests; any other may stand in the address."""
@@ -25,7 +25,7 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
         if not runs and not keys:
             if selection == Selection():
                 return _empty_page()
-            members = [line.run_id for line in run_lines(ledger, selection, summaries)]
+            members = [summary.run.run_id for summary in selected_runs(ledger, selection, summaries)]
             if not members:
                 return _empty_page("No run matches.")
         else:

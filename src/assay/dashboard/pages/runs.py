@@ -17,8 +17,16 @@ from assay.reporting.documents.runs.run_groups import groups_table
 from assay.reporting.documents.runs.run_list import RUN_COLUMNS, runs_table
 from assay.reporting.values import value_text
 from assay.reporting.views.runs.run_groups import NOT_COMPARED, RunGroup, run_groups
-from assay.reporting.views.runs.run_list import RunLine, Selection, Sorting, current_summaries, run_lines
+from assay.reporting.views.runs.run_list import (
+    RunLine,
+    Selection,
+    Sorting,
+    current_summaries,
+    lines_of,
+    selected_runs,
+)
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.summary import RunSummary
 
 SHOWN_CHANGES = 3
 """Recipe keys of a run that are listed against the baseline."""
@@ -29,18 +37,18 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
     selection, group = selection_of(visit), visit.choice("group", ["recipe"])
     with dashboard.ledger() as ledger:
         summaries = current_summaries(ledger)
-        lines = run_lines(ledger, selection, summaries)
-        shown, links = visit.rows_of_page(len(lines))
-        num_rows, of = len(lines), "run"
-        if not lines:
+        chosen = selected_runs(ledger, selection, summaries)
+        shown, links = visit.rows_of_page(len(chosen))
+        num_rows, of = len(chosen), "run"
+        if not chosen:
             table = NO_TABLE
         elif group:
-            groups = run_groups(ledger, runs=[line.run_id for line in lines], summaries=summaries)
+            groups = run_groups(ledger, runs=[summary.run.run_id for summary in chosen], summaries=summaries)
             num_rows, of = len(groups), "recipe"
             shown, links = visit.rows_of_page(num_rows)
             table = _groups_table(groups, shown, visit)
         else:
-            table = _runs_table(ledger, lines, shown, visit, now_s=dashboard.clock.now_s())
+            table = _runs_table(ledger, chosen, shown, visit, now_s=dashboard.clock.now_s())
     blocks = [TitledTable("", "", table)] if num_rows else [Paragraph(_nothing(dashboard, selection))]
     return Page(
         document=Document(
@@ -54,7 +62,7 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
         area="Runs",
         topics=("runs", "minute"),
         filters=_filters(selection, visit),
-        actions=note_actions() if lines else [],
+        actions=note_actions() if chosen else [],
     )
 
 
@@ -76,26 +84,26 @@ def selection_of(visit: Visit) -> Selection:
     )
 
 
-def _runs_table(ledger: Ledger, lines: Sequence[RunLine], shown: range, visit: Visit, *, now_s: float) -> Table:
+def _runs_table(ledger: Ledger, chosen: Sequence[RunSummary], shown: range, visit: Visit, *, now_s: float) -> Table:
     """Return the rows of a page, a pinned baseline first, with the columns that the reader chose."""
     baseline_id = visit.query.get("baseline", "")
-    rows = [lines[index] for index in shown if lines[index].run_id != baseline_id]
-    baseline = next((line for line in lines if line.run_id == baseline_id), None)
-    if baseline_id and baseline is None:
+    pinned = [summary for summary in chosen if summary.run.run_id == baseline_id]
+    if baseline_id and not pinned:
         raise PageError(400, f"baseline={baseline_id}: expected the id of a run in this list.")
-    rows = rows if baseline is None else [baseline, *rows]
-    recipes = {line.run_id: dict(dotted_leaves(ledger.run(line.run_id).recipe)) for line in rows}
-    chosen = [name.strip() for name in visit.query.get("columns", "").split(",") if name.strip()]
+    rows = [*pinned, *(chosen[index] for index in shown if chosen[index].run.run_id != baseline_id)]
+    lines = lines_of(ledger, rows)
+    recipes = {summary.run.run_id: dict(dotted_leaves(summary.run.recipe)) for summary in rows}
+    columns = [name.strip() for name in visit.query.get("columns", "").split(",") if name.strip()]
     others: dict[str, Callable[[RunLine], Text]] = {}
-    for name in chosen:
+    for name in columns:
         if name not in RUN_COLUMNS:
             if rows and not any(name in leaves for leaves in recipes.values()):
                 known = f"{', '.join(RUN_COLUMNS)}, or a key of the recipe"
                 raise PageError(400, f"columns={name}: expected some of {known}, with commas.")
             others[name] = _recipe_column(recipes, name)
-    if baseline is not None:
-        others["against the baseline"] = lambda line: _against(line, baseline, recipes)
-    return runs_table(rows, now_s=now_s, address=_address, columns=chosen, others=others)
+    if pinned:
+        others["against the baseline"] = lambda line: _against(line, lines[0], recipes)
+    return runs_table(lines, now_s=now_s, address=_address, columns=columns, others=others)
 
 
 def _recipe_column(recipes: Mapping[str, Mapping[str, Any]], key: str) -> Callable[[RunLine], Text]:

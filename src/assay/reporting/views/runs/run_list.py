@@ -12,7 +12,7 @@ from assay.base.errors import ConfigError
 from assay.base.units import duration_text
 from assay.records.evaluation import AUC
 from assay.records.failure import FailureKind
-from assay.records.run import Attempt, ImportedFrom, Run, RunStatus
+from assay.records.run import Attempt, ImportedFrom, Run, RunNotes, RunStatus
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
@@ -142,43 +142,57 @@ def run_lines(
     summaries: Sequence[RunSummary] | None = None,
 ) -> list[RunLine]:
     """Return the selected runs, newest first by default. `summaries`: of all runs, if they were read before."""
-    annotations, writes = {annotation.run_id: annotation for annotation in ledger.run_notes()}, ledger.last_writes()
+    return lines_of(ledger, selected_runs(ledger, selection, summaries))
+
+
+def selected_runs(
+    ledger: Ledger, selection: Selection, summaries: Sequence[RunSummary] | None = None
+) -> list[RunSummary]:
+    """Return the selected runs in order, without what `lines_of` reads of each one."""
     read = current_summaries(ledger) if summaries is None else summaries
     listed = [summary for summary in read if selection.drills or not summary.run.is_drill]
-    _check_recipe_keys(listed, selection.where)
-    chosen = [summary for summary in listed if _has_values(summary, selection.where)]
-    lines = [
-        RunLine.of(
+    for key in selection.where if listed else ():
+        _check_recipe_key(listed, key)
+    annotations = _annotations(ledger)
+    chosen = [summary for summary in listed if _matches(summary, selection, annotations.get(summary.run.run_id))]
+    return sorted(chosen, key=_ORDER[selection.sort])[: selection.limit]
+
+
+def lines_of(ledger: Ledger, summaries: Sequence[RunSummary]) -> list[RunLine]:
+    """Return the rows of these runs. Looks at their folders, to find what the ledger lacks."""
+    annotations, writes = _annotations(ledger), ledger.last_writes()
+    lines = []
+    for summary in summaries:
+        run, annotation = summary.run, annotations.get(summary.run.run_id)
+        written_s, written_by = writes.get(run.run_id, NEVER_WRITTEN)
+        is_indexed = run.imported is None and written_s is not None
+        line = RunLine.of(
             summary,
-            run_id=summary.run.run_id,
-            name=summary.run.recipe.get("name"),
+            run_id=run.run_id,
+            name=run.recipe.get("name"),
             failure_kind=failure_kind(summary.status, summary.attempts),
-            created=summary.run.created_s,
+            created=run.created_s,
             world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
             last_seen=summary.last_seen_s,
-            tags=run_annotations.tags if (run_annotations := annotations.get(summary.run.run_id)) else (),
-            written=(last_write := writes.get(summary.run.run_id, NEVER_WRITTEN))[0],
-            written_by=last_write[1],
-            is_stale=summary.run.imported is None
-            and last_write[0] is not None
-            and is_stale(Path(summary.run.run_dir), summary.status, last_write[0]),
-            imported=summary.run.imported,
+            tags=annotation.tags if annotation else (),
+            written=written_s,
+            written_by=written_by,
+            is_stale=is_indexed and is_stale(Path(run.run_dir), summary.status, written_s),
+            imported=run.imported,
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
             evaluation_hours=summary.evaluation_s / 3600,
             started=summary.launch.where() if summary.launch else None,
-            forked_from=str(summary.run.parent) if summary.run.parent else None,
-            note=run_annotations.notes[-1].text if run_annotations and run_annotations.notes else None,
+            forked_from=str(run.parent) if run.parent else None,
+            note=annotation.notes[-1].text if annotation and annotation.notes else None,
         )
-        for summary in chosen
-    ]
-    notes = {
-        run_id: " ".join(note.text for note in run_annotations.notes) for run_id, run_annotations in annotations.items()
-    }
-    selected = [line for line in lines if _matches(line, selection, notes.get(line.run_id, ""))]
-    key = _ORDER[selection.sort]
-    return sorted(selected, key=key)[: selection.limit]
+        lines.append(line)
+    return lines
+
+
+def _annotations(ledger: Ledger) -> dict[str, RunNotes]:
+    return {annotation.run_id: annotation for annotation in ledger.run_notes()}
 
 
 def current_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSummary]:
@@ -209,49 +223,57 @@ def is_stale(folder: Path, status: RunStatus, written_s: float) -> bool:
     return newest_s - written_s > (SILENT_WRITER_S if is_open else SLACK_S)
 
 
-_ORDER: dict[str, Callable[[RunLine], Any]] = {
-    "age": lambda line: -line.created,
-    "cost": lambda line: -line.device_hours,
-    "name": lambda line: line.run_id,
-    "seen": lambda line: -(line.last_seen or 0.0),
-    "status": lambda line: (line.status, -line.created),
-    "step": lambda line: -line.step,
+_ORDER: dict[str, Callable[[RunSummary], Any]] = {
+    "age": lambda summary: -summary.run.created_s,
+    "cost": lambda summary: -summary.device_s,
+    "name": lambda summary: summary.run.run_id,
+    "seen": lambda summary: -(summary.last_seen_s or 0.0),
+    "status": lambda summary: (summary.status, -summary.run.created_s),
+    "step": lambda summary: -summary.step,
     # Metrics of other names have other scales; those without a value come last.
-    "value": lambda line: (
-        line.value is None,
-        line.metric or "",
-        (line.value or 0.0) * (-1 if line.higher_is_better else 1),
+    "value": lambda summary: (
+        summary.value is None,
+        summary.metric or "",
+        (summary.value or 0.0) * (-1 if summary.higher_is_better else 1),
     ),
 }
 
 
-def _matches(line: RunLine, selection: Selection, notes: str) -> bool:
+def _matches(summary: RunSummary, selection: Selection, annotation: RunNotes | None) -> bool:
+    run, tags, notes = summary.run, annotation.tags if annotation else (), annotation.notes if annotation else ()
+    texts = (run.run_id, run.recipe.get("name") or "", " ".join(note.text for note in notes))
     return (
-        (not selection.status or line.status in selection.status)
-        and set(selection.tags) <= set(line.tags)
-        and any(selection.text.lower() in text.lower() for text in (line.run_id, line.name or "", notes))
+        (not selection.status or summary.status in selection.status)
+        and set(selection.tags) <= set(tags)
+        and any(selection.text.lower() in text.lower() for text in texts)
+        and all(_value_at(run.recipe, key) == value for key, value in selection.where.items())
     )
 
 
-def _check_recipe_keys(summaries: Sequence[RunSummary], where: Mapping[str, Any]) -> None:
-    known = {key for summary in summaries for key in _leaves(summary)} if where else set()
-    for key in where:
-        if known and not any(leaf == key or leaf.startswith(f"{key}.") for leaf in known):
-            # Here, for every method's keys are read, and a list of runs seldom asks.
-            from assay.training.recipe import Recipe
-
-            close_key = closest_key(Recipe, key.split("."))
-            close = [close_key] if close_key in known else difflib.get_close_matches(key, known, n=3)
-            hint = f" Perhaps you meant {' or '.join(close)}." if close else ""
-            raise ConfigError(f"--where {key}: no run's recipe has that key.{hint}")
+_NO_VALUE = object()
 
 
-def _leaves(summary: RunSummary) -> dict[str, Any]:
-    return dict(dotted_leaves(summary.run.recipe))
+def _value_at(tree: Mapping[str, Any], dotted_key: str) -> Any:
+    """Return a value of a nested mapping; `_NO_VALUE` if it lacks the key. Names of keys may contain dots."""
+    if dotted_key in tree:
+        return tree[dotted_key]
+    groups = [name for name, value in tree.items() if isinstance(value, Mapping) and dotted_key.startswith(f"{name}.")]
+    found = (_value_at(tree[name], dotted_key[len(name) + 1 :]) for name in groups)
+    return next((value for value in found if value is not _NO_VALUE), _NO_VALUE)
 
 
-def _has_values(summary: RunSummary, where: Mapping[str, Any]) -> bool:
-    leaves = _leaves(summary) if where else {}
-    if groups := [key for key in where if any(leaf.startswith(f"{key}.") for leaf in leaves)]:
-        raise ConfigError(f"{groups[0]} is a group of keys. Name one key and its value.")
-    return all(key in leaves and leaves[key] == value for key, value in where.items())
+def _check_recipe_key(summaries: Sequence[RunSummary], key: str) -> None:
+    """Raise `ConfigError` if no recipe has a value with this key."""
+    values = [_value_at(summary.run.recipe, key) for summary in summaries]
+    if any(isinstance(value, Mapping) for value in values):
+        raise ConfigError(f"{key} is a group of keys. Name one key and its value.")
+    if any(value is not _NO_VALUE for value in values):
+        return
+    # Here, for every method's keys are read, and a list of runs seldom asks.
+    from assay.training.recipe import Recipe
+
+    known = {leaf for summary in summaries for leaf, _ in dotted_leaves(summary.run.recipe)}
+    close_key = closest_key(Recipe, key.split("."))
+    close = [close_key] if close_key in known else difflib.get_close_matches(key, known, n=3)
+    hint = f" Perhaps you meant {' or '.join(close)}." if close else ""
+    raise ConfigError(f"--where {key}: no run's recipe has that key.{hint}")
