@@ -23,7 +23,7 @@ from assay.store.ledger import tables
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger, upsert
 from assay.store.metrics.attempt_limits import attempt_limits, batches, placeholders
-from assay.store.metrics.nodes import NODE, Keys, Nodes, no_nodes, nodes_of_level, point_nodes
+from assay.store.metrics.nodes import NODE, Keys, Nodes, group_starts, no_nodes, nodes_of_level, point_nodes
 
 CHUNK_POINTS = 1024
 """Points of one series in one row of `metric_chunks`."""
@@ -244,7 +244,7 @@ def _base_level(connection: Connection, state: CurveState, num_points: int) -> i
 
 def _top_level(base: int, streams: Sequence[Nodes]) -> int:
     level = base
-    while any(len(np.unique(nodes["last_step"] >> level)) > TOP_NODES for nodes in streams):
+    while any(len(group_starts(nodes["last_step"] >> level)) > TOP_NODES for nodes in streams):
         level += 1
     return level
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import DamagedDataError, StoreError, unwritten
@@ -46,6 +47,10 @@ _SERIES_FRAME = np.dtype(
 )
 """A scalar frame of one metric."""
 _SMALLEST_FRAME, _LARGEST_FRAME = 16, 1 << 20
+_ALIKE = 16
+"""After so many frames of one size, more of them are looked for at once."""
+_BLOCK_FRAMES = 1 << 14
+"""Frames that are checked at a time: they fit in the processor's cache."""
 _MAX_EVENT_CHARS = 32_000
 _BEGINNING_BYTES = 1 << 18
 
@@ -303,14 +308,16 @@ def _decode(data: bytes, after: Position) -> SegmentData:
             names[last_life, names_id] = tuple(value)
     logged: _Logged = {}
     is_scalar = frames["kind"] == _SCALARS
-    scalars, lives = frames[is_scalar], lives[is_scalar]
-    # Sorted once: an imported run may have tens of thousands of names.
-    order = np.lexsort((scalars["id"], lives))
-    keys = np.stack([lives, scalars["id"]])[:, order]
-    starts = np.flatnonzero(np.r_[True, np.any(keys[:, 1:] != keys[:, :-1], axis=0)] if len(order) else [])
-    for (life, names_id), of_names in zip(keys[:, starts].T.tolist(), np.split(order, starts[1:]), strict=False):
+    offsets, keys = frames["offset"][is_scalar], np.stack([lives[is_scalar], frames["id"][is_scalar]])
+    if np.any(keys[:, 1:] != keys[:, :-1]):
+        # Sorted once: an imported run may have tens of thousands of names.
+        order = np.lexsort(keys[::-1])
+        offsets, keys = offsets[order], keys[:, order]
+    is_first = np.r_[True, np.any(keys[:, 1:] != keys[:, :-1], axis=0)][: len(offsets)]
+    of_names = np.split(offsets, np.flatnonzero(is_first)[1:])
+    for (life, names_id), found in zip(keys[:, is_first].T.tolist(), of_names, strict=False):
         if (life, names_id) in names:  # the definition may have been damaged
-            _collect_scalars(data, scalars["offset"][of_names], names[life, names_id], logged)
+            _collect_scalars(data, found, names[life, names_id], logged)
     defined = ((names_id, some) for (life, names_id), some in names.items() if life == last_life)
     return SegmentData(
         header=header,
@@ -335,48 +342,75 @@ def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
             end = int(frames["offset"][-1] + frames["size"][-1])
         resumed = _next_frame(data, end)
         if resumed is None:
-            return np.concatenate(parts), end, corrupt_bytes
+            return parts[0] if len(parts) == 1 else np.concatenate(parts), end, corrupt_bytes
         corrupt_bytes += resumed - end
         start = resumed
 
 
 def _walk(data: bytes, start: int) -> npt.NDArray[np.int64]:
     """Return offsets of frames, following their lengths up to the first invalid length."""
+    parts: list[npt.NDArray[np.int64]] = []
     offsets: list[int] = []
-    found = offsets.append
     size_at = struct.Struct("<I").unpack_from
-    offset, last = start, len(data) - _SMALLEST_FRAME
+    offset, last, size_before, num_alike = start, len(data) - _SMALLEST_FRAME, 0, 0
     while offset <= last:
         (size,) = size_at(data, offset + 4)
         if size < _SMALLEST_FRAME or size > _LARGEST_FRAME or size & 7:
             break
-        found(offset)
-        offset += size
-    if offset > len(data):
-        offsets.pop()
-    return np.array(offsets, np.int64)
+        num_alike = num_alike + 1 if size == size_before else 0
+        size_before = size
+        if num_alike == _ALIKE:
+            parts += [np.array(offsets, np.int64), _walk_alike(data, offset, size)]
+            offset, offsets, num_alike = int(parts[-1][-1]) + size, [], 0
+        else:
+            offsets.append(offset)
+            offset += size
+    found = np.concatenate([*parts, np.array(offsets, np.int64)])
+    return found[:-1] if offset > len(data) else found
+
+
+def _walk_alike(data: bytes, start: int, size: int) -> npt.NDArray[np.int64]:
+    """Return the offsets of the frames of this size from `start` on, up to the first of another size."""
+    sizes = np.frombuffer(data, "<u4", len(data) // 4)[start // 4 + 1 :: size // 4]
+    num_frames = block = 1024
+    while (sizes[num_frames - block : num_frames] == size).all() and num_frames < len(sizes):
+        block *= 2
+        num_frames += block
+    is_other = np.flatnonzero(sizes[:num_frames] != size)
+    num_frames = int(is_other[0]) if len(is_other) else min(num_frames, len(sizes))
+    offsets: npt.NDArray[np.int64] = start + size * np.arange(num_frames)
+    return offsets
 
 
 def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
     """Return the frames before the first with a wrong CRC."""
-    heads = np.frombuffer(data, "<u4", len(data) // 4)
-    words = heads[offsets[:, None] // 4 + np.arange(4)].astype(np.int64)
-    is_whole = np.zeros(len(offsets), bool)
-    for size in np.unique(words[:, 1]).tolist():
-        same_size = np.flatnonzero(words[:, 1] == size)
-        # Each frame behind its CRC as one `bytes`: cut by NumPy, at a tenth of what slicing in Python costs.
-        bodies = _rows(data, offsets[same_size] + 4, size - 4).view(f"V{size - 4}").ravel().tolist()
-        is_whole[same_size] = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) == words[same_size, 0]
-    num_good = len(offsets) if is_whole.all() else int(np.argmin(is_whole))
-    words[:, 0] = offsets
-    frames: _Frames = words[:num_good].view(_FRAME).ravel()
-    return frames
+    parts = [np.zeros(0, _FRAME)]
+    for start in range(0, len(offsets), _BLOCK_FRAMES):
+        block = offsets[start : start + _BLOCK_FRAMES]
+        words = _rows(data, block, 16).view("<u4").astype(np.int64)
+        is_whole = np.zeros(len(block), bool)
+        for size in np.unique(words[:, 1]).tolist():
+            same_size = np.flatnonzero(words[:, 1] == size)
+            # Each frame behind its CRC as one `bytes`: cut by NumPy, at a tenth of what slicing in Python costs.
+            bodies = _rows(data, block[same_size] + 4, size - 4).view(f"V{size - 4}").ravel().tolist()
+            is_whole[same_size] = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) == words[same_size, 0]
+        num_good = len(block) if is_whole.all() else int(np.argmin(is_whole))
+        words[:, 0] = block
+        parts.append(words[:num_good].view(_FRAME).ravel())
+        if num_good < len(block):
+            break
+    return np.concatenate(parts)
 
 
 def _rows(data: bytes, offsets: npt.NDArray[np.int64], num_bytes: int) -> npt.NDArray[np.uint8]:
     """Return `num_bytes` from each offset. Offsets and `num_bytes` are multiples of 4."""
     words = np.frombuffer(data, "<u4", len(data) // 4)
-    rows = words[offsets[:, None] // 4 + np.arange(num_bytes // 4)]
+    distances = np.diff(offsets)
+    if len(distances) and np.all(distances == distances[0]):  # eight times as fast as gathering words
+        strides = (int(distances[0]), 4)
+        rows = as_strided(words[offsets[0] // 4 :], (len(offsets), num_bytes // 4), strides, writeable=False)
+    else:
+        rows = words[offsets[:, None] // 4 + np.arange(num_bytes // 4)]
     return np.ascontiguousarray(rows).view(np.uint8)
 
 
@@ -398,8 +432,8 @@ def _next_frame(data: bytes, corrupt_from: int) -> int | None:
 def _collect_scalars(data: bytes, offsets: npt.NDArray[np.int64], names: tuple[str, ...], logged: _Logged) -> None:
     """Add the points of scalar frames at these offsets."""
     body = _rows(data, offsets + 16, 16 + 8 * len(names))
-    steps = body[:, :8].copy().view("<i8").ravel()
-    at_s, *columns = body[:, 8:].copy().view("<f8").T.copy()
+    steps = body.view("<i8")[:, 0].copy()
+    at_s, *columns = body.view("<f8")[:, 1:].T.copy()
     for name, values in zip((None, *names), (np.zeros(len(steps)), *columns), strict=True):
         logged.setdefault(name, []).append((offsets, Points(steps, at_s, values)))
 

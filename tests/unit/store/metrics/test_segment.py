@@ -235,3 +235,37 @@ def test_a_million_points_are_logged_and_read_within_the_budget(tmp_path: Path) 
     # Usually 1.5 µs a call and 0.1 s; CPU time of a loaded machine needs the slack.
     assert logged_s / 100_000 < 15e-6
     assert read_s < 0.5
+
+
+@pytest.mark.parametrize("num_alike", [15, 16, 17, 18, 1_040, 1_041, 5_000, 20_000])
+@pytest.mark.parametrize("cut_bytes", [0, 1, 40])
+def test_many_frames_of_one_size_are_read_as_one_by_one(tmp_path: Path, num_alike: int, cut_bytes: int) -> None:
+    path = tmp_path / "a.seg"
+    writer = SegmentWriter(path, run_id="r", attempt=1, rank=0)
+    for step in range(num_alike):
+        writer.log(step, {"loss": float(step)})
+    writer.phase("compute")
+    for step in range(num_alike, num_alike + 20):
+        writer.log(step, {"loss": float(step), "rate": -float(step)})
+    writer.close()
+    os.truncate(path, path.stat().st_size - cut_bytes)
+    data = read_segment(path)
+    steps = np.arange(num_alike + 20 - (cut_bytes > 0))
+    np.testing.assert_array_equal(data.metrics["loss"].steps, steps)
+    np.testing.assert_array_equal(data.metrics["loss"].values, steps)
+    np.testing.assert_array_equal(data.metrics["rate"].values, -steps[num_alike:])
+    assert data.phase_changes.phases == ("compute",)
+
+
+def test_a_damaged_frame_among_many_of_one_size_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.seg"
+    writer = SegmentWriter(path, run_id="r", attempt=1, rank=0)
+    for step in range(20_000):
+        writer.log(step, {"loss": float(step)})
+    writer.close()
+    content = bytearray(path.read_bytes())
+    content[-40 * 2_000 + 20] ^= 1
+    path.write_bytes(content)
+    data = read_segment(path)
+    np.testing.assert_array_equal(data.metrics["loss"].values, np.delete(np.arange(20_000), 18_000))
+    assert data.corrupt_bytes == 40
