@@ -255,6 +255,7 @@ def test_many_frames_of_one_size_are_read_as_one_by_one(tmp_path: Path, num_alik
     np.testing.assert_array_equal(data.metrics["loss"].values, steps)
     np.testing.assert_array_equal(data.metrics["rate"].values, -steps[num_alike:])
     assert data.phase_changes.phases == ("compute",)
+    assert data.corrupt_bytes == 0
 
 
 def test_a_damaged_frame_among_many_of_one_size_costs_only_itself(tmp_path: Path) -> None:
