@@ -16,6 +16,7 @@ from assay.records.suspect import Suspect
 
 RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
 """`gone`: unfinished, and its driver has exited. `unknown`: its state cannot be determined from this host."""
+AT_WORK: tuple[RunStatus, ...] = ("running", "unknown")
 
 SAFE_LEARNING_RATE = 1e-4
 """Default of the recipe; upper limit of the rate proposed after a non-finite loss."""

@@ -73,9 +73,7 @@ def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
 
 def result_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the items of one result, or one of them."""
-    if not (step := visit.path["step"]).isdecimal():
-        raise PageError(404, f"step {step}: expected a number.")
-    named = visit.path["run_id"], visit.path["benchmark"], int(step)
+    named = visit.path["run_id"], visit.path["benchmark"], visit.number("step") or 0
     with dashboard.ledger() as ledger:
         result = newest_result(ledger, *named, version=visit.query.get("version", ""))
         suites = list(_suites(ledger, result.run_id))
@@ -127,7 +125,12 @@ def _selection(ledger: Ledger, visit: Visit) -> tuple[list[Filter], Callable[[Ma
         Filter("candidate", "Recipe name", candidate),
         Filter("campaign", "Campaign", campaign, [("", "any"), *zip(names, names, strict=True)]),
     ]
-    return filters, lambda row: run in row.run_id and candidate in ("", row.candidate) and is_member(row.run_id)
+    is_whole_id = ledger.has_run(run)
+    return filters, lambda row: (
+        (row.run_id == run if is_whole_id else run in row.run_id)
+        and candidate in ("", row.candidate)
+        and is_member(row.run_id)
+    )
 
 
 def _column_address(column: MatrixColumn, visit: Visit) -> str:

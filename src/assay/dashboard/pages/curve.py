@@ -119,6 +119,7 @@ def metrics_page(dashboard: Dashboard, visit: Visit) -> Page:
             kind="metrics",
             subtitle=f"{number_of(found.num_names, 'metric')} of rank 0{begins}",
             sections=[Section("", blocks or [Paragraph("No metric matches.")])],
+            footer=f"The same as JSON: assay runs show {run_id} --json",
             links=[(f"/runs/{quote(run_id, safe='')}", run_id)],
         ),
         area="Runs",
@@ -170,21 +171,12 @@ def _windows(dashboard: Dashboard, visit: Visit, *, columns: int) -> list[CurveW
                     ledger,
                     run_id,
                     metric,
-                    first_step=_number(visit, "first"),
-                    last_step=_number(visit, "last"),
-                    columns=_number(visit, "columns", columns) or 0,
+                    first_step=visit.number("first"),
+                    last_step=visit.number("last"),
+                    columns=visit.number("columns", least=1) or columns,
                     since=CurveCursor.from_text(cursor) if cursor else None,
                 )
                 for metric, cursor in zip_longest(metrics, cursors)
             ]
         except ConfigError as error:
             raise PageError(400, str(error)) from error
-
-
-def _number(visit: Visit, key: str, default: int | None = None) -> int | None:
-    text = visit.query.get(key, "")
-    if not text:
-        return default
-    if not text.isascii() or not text.isdecimal() or len(text) > 15:
-        raise PageError(400, f"{key}={text}: expected a whole number.")
-    return int(text)

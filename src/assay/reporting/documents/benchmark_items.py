@@ -1,6 +1,7 @@
 """Documents of a benchmark result's items, and of one item."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from assay.reporting.document import (
     Listing,
     Paragraph,
     Section,
+    Table,
     TitledTable,
     name,
     number,
@@ -45,19 +47,17 @@ def result_document(
         Fact("trained on", contamination_text(result.contamination), ""),
         Fact("evaluated (UTC)", minute_text(result.evaluated_s), f"by {result.source}"),
     ]
-    table = TitledTable.of(
-        "",
-        f"{number_of(num_items, 'item')}",
+    table = Table.of(
         items,
         (name("item"), lambda item: Cell(item.item_id, link=address(item))),
         (number("score"), lambda item: Cell("failed", "bad") if item.score is None else f"{item.score:.4g}"),
         (name("cluster"), lambda item: "" if item.cluster == item.item_id else item.cluster),
         (Column("completion", "line"), _preview),
-    )
-    found = notes(result)
+    ).without_empty_columns()
+    found, shown = notes(result), TitledTable("", number_of(num_items, "item"), table)
     sections = [
         Section("", [Listing(found)] if found else []),
-        Section("Items", [table if items else Paragraph("No items of this kind.")]),
+        Section("Items", [shown if items else Paragraph("No items of this kind.")]),
     ]
     if evaluate:
         sections.append(Section("More scores of this checkpoint", [Code(evaluate)]))
@@ -67,10 +67,14 @@ def result_document(
         subtitle=f"weights {result.weights_digest[:12]}, {result.candidate}, seed {result.seed}",
         tiles=tiles,
         sections=sections,
-        footer=f"The same as JSON: assay eval items {result.run_id} --benchmark {result.benchmark} "
-        f"--step {result.step} --json",
+        footer=f"{_footer(result)}; {shlex.join(['assay', 'eval', 'history', result.run_id])} --json",
         links=links,
     )
+
+
+def _footer(result: BenchmarkResult) -> str:
+    command = ["assay", "eval", "items", result.run_id, "--benchmark", result.benchmark, "--step", str(result.step)]
+    return f"The same as JSON: {shlex.join(command)} --json"
 
 
 def _preview(item: ItemView) -> str:
@@ -105,5 +109,6 @@ def item_document(
             Section("Completion", [shown_text]),
             Section("Grade", [FactList(facts)]),
         ],
+        footer=_footer(result),
         links=links,
     )

@@ -1,11 +1,11 @@
 """Documents of benchmark results: of one evaluation, of a run's checkpoints, and which failure modes they cover."""
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from assay.base.names import shell_line
 from assay.base.units import number_of
 from assay.records.benchmark import BenchmarkResult, Contamination, DetectableEffect
 from assay.records.coverage import Coverage, CoverageCell
@@ -162,19 +162,22 @@ def matrix_document(
         (name("checkpoint"), lambda item: _checkpoint(matrix, item, address)),
         (number("best of equals, by luck"), lambda item: _best_ends(item.best_of_many)),
         (name("is it the best?"), lambda item: _best_cell(item.best_of_many)),
-        (name(""), lambda item: "" if item.unit == "share" and item.higher_is_better else _direction(item)),
+        ("unit", _direction),
     )
     sections = [Section("Best scores", [best]), Section("All checkpoints", [heat_map], pages_only=True)]
     sections.append(Section("Scores", [TitledTable("", "", _scores_table(matrix, shown, address))]))
-    footer = f"The same as JSON: {_command(campaign=campaign)}"
+    footer = f"The same as JSON: {_history_command(matrix, campaign=campaign)}"
     return Document(
         title="Benchmarks", kind="benchmarks", subtitle=counts, sections=sections, footer=footer, links=links
     )
 
 
-def _command(**options: str) -> str:
+def _history_command(matrix: BenchmarkMatrix, **options: str) -> str:
+    """Return the command that prints a matrix of one run, of a campaign's runs or of all."""
+    run_ids = {row.run_id for row in matrix.rows}
     arguments = [part for name, value in options.items() if value for part in (f"--{name}", value)]
-    return shell_line("assay", "eval", "history", *arguments, "--json")
+    run = run_ids if len(run_ids) == 1 and not options.get("campaign") else ()
+    return shlex.join(["assay", "eval", "history", *run, *arguments, "--json"])
 
 
 def _scores_table(
@@ -237,7 +240,7 @@ def benchmark_document(
         ),
         (number("95% interval"), lambda index: _ends(item, index)),
         (number("best so far"), lambda index: f"{item.best_values[index]:.4f}"),
-        (name(""), lambda index: "*" if item.is_best_so_far[index] else ""),
+        (name("new best"), lambda index: "yes" if item.is_best_so_far[index] else ""),
     )
     warning = [Paragraph(best_text(item.best_of_many))] if item.best_of_many is not None else []
     legend = [("s1", "score, with its interval"), ("s2", "best so far")]
@@ -245,10 +248,10 @@ def benchmark_document(
     return Document(
         title=_column_name(item.column),
         kind="benchmark",
-        subtitle=f"{_unit(item.unit)}, {_direction(item)}",
+        subtitle=_direction(item),
         tiles=tiles,
         sections=[Section("", blocks)],
-        footer=f"The same as JSON: {_command(campaign=campaign, benchmark=item.column.benchmark)}",
+        footer=f"The same as JSON: {_history_command(matrix, campaign=campaign, benchmark=item.column.benchmark)}",
         links=links,
     )
 
@@ -258,8 +261,7 @@ def _column_name(column: MatrixColumn) -> str:
 
 
 def _direction(item: ColumnScores) -> str:
-    better = "more is better" if item.higher_is_better else "less is better"
-    return better if item.unit == "share" else f"{_unit(item.unit)}, {better}"
+    return f"{_unit(item.unit)}, {'more' if item.higher_is_better else 'less'} is better"
 
 
 def _checkpoint(matrix: BenchmarkMatrix, item: ColumnScores, address: Callable[[MatrixRow, MatrixColumn], str]) -> Cell:
@@ -292,7 +294,7 @@ def coverage_document(coverage: Coverage, *, address: Callable[[CoverageCell], s
         rows.append((mode.name, mode.owner, f"{mode.least_effect:g}", *found, state))
     several = len({suite for suite, _ in benchmarks}) > 1
     headings = (f"{suite}: {benchmark}" if several else benchmark for suite, benchmark in benchmarks)
-    header = (name("failure mode"), name("owner"), number("least effect"), *map(number, headings), name(""))
+    header = (name("failure mode"), name("owner"), number("least effect"), *map(number, headings), name("state"))
     num_covered = len(coverage.modes) - len(coverage.holes)
     noticed = f"{num_covered} of {len(coverage.modes)} failure modes would be noticed (power {coverage.power:g})"
     holes = [f"{mode.name}: {hole_text(mode)}" for mode in coverage.holes]

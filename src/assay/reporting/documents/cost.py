@@ -31,30 +31,36 @@ def cost_document(report: CostReport, *, address: Callable[[str], str] = lambda 
     window = f"{report.since or 'the beginning'} to {report.until or 'now'}"
     blocks: list[Block] = [TitledTable("", "", _lines(report))] if report.lines else [Paragraph("Nothing was held.")]
     if report.num_open_attempts:
-        count = number_of(report.num_open_attempts, "attempt")
-        blocks.append(Paragraph(f"Not included: {count} without a recorded end."))
+        count, held = number_of(report.num_open_attempts, "attempt"), _hours(report.open_device_hours)
+        blocks.append(Paragraph(f"Not included: {count} without a recorded end; those at work hold {held} so far."))
     return Document(
         title=f"Cost by {report.by}",
         kind="cost",
         subtitle=f"{window}, days in UTC",
         verdict=_verdict(report) if report.lines else None,
         tiles=[
-            Fact("training", _hours(total.held_device_hours), _money(total.cost, total.currency)),
-            Fact("useful", _hours(total.useful_device_hours), _share(total.useful_device_hours, total)),
-            Fact("lost", _hours(total.lost_device_hours), _share(total.lost_device_hours, total)),
+            Fact("training (device-hours)", _hours(total.held_device_hours), _money(total.cost, total.currency)),
+            Fact("useful (device-hours)", _hours(total.useful_device_hours), _share(total.useful_device_hours, total)),
+            Fact("lost (device-hours)", _hours(total.lost_device_hours), _share(total.lost_device_hours, total)),
             Fact(
-                "evaluation",
+                "evaluation (device-hours)",
                 _hours(total.evaluation_device_hours),
                 _money(total.evaluation_cost, total.currency) if total.evaluation_device_hours else "",
             ),
-            Fact("waiting to restart", _hours(total.waiting_device_hours), "not held, so not paid"),
+            Fact("waiting to restart (device-hours)", _hours(total.waiting_device_hours), "not held, so not paid"),
         ],
         sections=[
             Section("", blocks),
             *([Section("Interruptions", [_interruptions(report, address)])] if report.interruptions else []),
         ],
-        footer="Training equals 'assay runs goodput'. Money: the prices in settings.yaml, as they are today.",
+        footer="Training equals 'assay runs goodput'. Money: the prices in settings.yaml, as they are today. The same "
+        f"as JSON: {_command(report)}",
     )
+
+
+def _command(report: CostReport) -> str:
+    window = f"{f' --from {report.since}' if report.since else ''}{f' --to {report.until}' if report.until else ''}"
+    return f"assay runs goodput --by {report.by}{window} --json"
 
 
 def _verdict(report: CostReport) -> Verdict:
@@ -91,9 +97,7 @@ def _interruptions(report: CostReport, address: Callable[[str], str]) -> Block:
     shown = report.interruptions[:MAX_INTERRUPTIONS]
     more = len(report.interruptions) - len(shown)
     rest = f" {more:,} more are left out." if more else ""
-    return TitledTable.of(
-        "",
-        f"Dearest first: what was lost, stalled or spent on the restart.{rest}",
+    table = Table.of(
         shown,
         (name("run"), lambda found: Cell(found.run_id, link=address(found.run_id))),
         (number("attempt"), lambda found: str(found.attempt)),
@@ -101,7 +105,8 @@ def _interruptions(report: CostReport, address: Callable[[str], str]) -> Block:
         ("why", lambda found: one_line(found.why)),
         (number("device-hours"), lambda found: _hours(found.device_hours)),
         (number("cost"), lambda found: _money(found.cost, report.total.currency)),
-    )
+    ).without_empty_columns()
+    return TitledTable("", f"Dearest first: what was lost, stalled or spent on the restart.{rest}", table)
 
 
 def _hours(hours: float) -> str:

@@ -138,6 +138,8 @@ class Now(NamedTuple):
     """None while it is computed."""
     first_steps: Sequence[str] = ()
     """What to do first in an empty home."""
+    programs: Sequence[str] = ()
+    """The command that shows the status of each program."""
 
 
 def now_document(now: Now, *, now_s: float, address: Callable[[str, str], str]) -> Document:
@@ -149,6 +151,9 @@ def now_document(now: Now, *, now_s: float, address: Callable[[str, str], str]) 
         Section("Waiting", [now.waiting or Paragraph("Nothing waits.")]),
         Section("Failed since yesterday", list(_failed(now, now_s, address))),
     ]
+    today = utc_text(now_s)[:10]
+    of_today = f"assay runs goodput --by day --from {today} --to {today}"
+    commands = ["assay runs list", "assay decide list", of_today, "assay triage overview", *now.programs]
     return Document(
         name="now",
         title="Now",
@@ -157,8 +162,7 @@ def now_document(now: Now, *, now_s: float, address: Callable[[str, str], str]) 
         verdict=_now_verdict(now),
         tiles=list(_now_tiles(now)),
         sections=[section for section in sections if section is not None],
-        footer="The same as JSON: assay runs list --json, assay decide list --json, assay plan status --json, GET "
-        "/v1/fine_tuning/jobs",
+        footer=f"The same as JSON: {'; '.join(f'{command} --json' for command in commands)}; GET /v1/fine_tuning/jobs",
     )
 
 

@@ -17,7 +17,8 @@ from assay.records.commit import RunFinished
 from assay.records.fine_tuning_job import JobCharged
 from assay.records.goodput import USEFUL, Interruption
 from assay.records.phase import Phase
-from assay.records.run import Attempt, PhaseSeconds
+from assay.records.run import AT_WORK, Attempt, PhaseSeconds
+from assay.reporting.views.runs.run_list import current_summaries
 from assay.reporting.views.view import View
 from assay.serving.admin.spend import ChargedResources, HeldTime, by_day, day_of
 from assay.store.followed import followed_programs
@@ -91,6 +92,8 @@ class CostReport(View):
     """Dearest first."""
     num_open_attempts: int
     """Attempts without a recorded end; their time is not in the sums yet."""
+    open_device_hours: float = 0.0
+    """Of those attempts, if their runs are at work: until the last sign of life."""
 
 
 class CostOwners(NamedTuple):
@@ -170,11 +173,16 @@ def cost_report(
 
     charges: list[_Charge] = []
     interruptions: list[InterruptionCost] = []
-    num_open_attempts = 0
+    num_open_attempts, open_s = 0, 0.0
+    summaries = current_summaries(ledger, is_unfinished=True)
+    seen_s = {item.run.run_id: item.last_seen_s or 0.0 for item in summaries if item.status in AT_WORK}
     finished_by = _finished_by(ledger)
     for run in _runs(ledger, settings):
         ended = [attempt for attempt in run.attempts if attempt.ended_s is not None]
         num_open_attempts += len(run.attempts) - len(ended)
+        if run.run_id in seen_s:
+            held = (_open(item, seen_s[run.run_id]) for item in run.attempts if item.ended_s is None)
+            open_s += sum(device_s for item in held for day, device_s in by_day(item).items() if is_within(day))
         last = finished_by.get(run.run_id)
         found = interruptions_of(
             ended, run.seconds, finished_by=last if any(attempt.attempt == last for attempt in ended) else None
@@ -205,6 +213,7 @@ def cost_report(
         total=_line("all", list(chain.from_iterable(grouped.values())), settings),
         interruptions=tuple(sorted(interruptions, key=lambda item: -item.device_hours)),
         num_open_attempts=num_open_attempts,
+        open_device_hours=open_s / 3600,
     )
 
 
@@ -244,6 +253,12 @@ def _training(run: _Run) -> Iterator[_Charge]:
         person = "" if attempt is None else attempt.environment.user
         end_s = start_s if attempt is None or attempt.ended_s is None else attempt.ended_s
         yield _Charge(run.run_id, person, start_s, end_s, run.prices.get(number, run.last_price()), seconds)
+
+
+def _open(attempt: Attempt, seen_s: float) -> _Charge:
+    until_s = max(seen_s, attempt.started_s)
+    device_s = (until_s - attempt.started_s) * attempt.world_size
+    return _Charge(attempt.run_id, "", attempt.started_s, until_s, None, {}, device_s)
 
 
 def _evaluation(run: _Run, owners: CostOwners) -> Iterator[_Charge]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from assay.base.units import age_text, number_of
-from assay.records.run import Attempt
+from assay.records.run import AT_WORK, Attempt
 from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.runs.run_list import RunLine
 from assay.reporting.views.triage_statements import factors_text
@@ -15,7 +15,6 @@ from assay.triage.attempts.ledger import ledger_columns
 from assay.triage.overview import Fleet
 from assay.triage.symptoms.recorded import FAILED, symptom_of
 
-AT_WORK = ("running", "unknown")
 BAD_ENDS = ("failed", "gone")
 HANG_S = 300.0
 """A run at work that gives no sign of life for this long may hang."""
