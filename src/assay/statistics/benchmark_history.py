@@ -118,16 +118,21 @@ def best_of_many(
 
 def _quantile_of_largest(errors: Float64[np.ndarray, "point"], chance: float) -> float:
     """Return the quantile of the largest of independent normal draws around zero: P(all <= x) is a product."""
-    from scipy.special import log_ndtr  # here, for short commands import this module
+    from scipy.special import log_ndtr, ndtri  # here, for short commands import this module
 
-    low, high = -10.0 * float(errors.max()), 10.0 * float(errors.max())
-    for _ in range(40):
-        middle = (low + high) / 2
-        if log_ndtr(middle / errors).sum() < math.log(chance):
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    # The quantile is no less than that of each draw alone, and than that of equal draws with the least of these
+    # errors (the largest, below zero). The logarithm of P is concave, so Newton's steps from there do not pass it.
+    ends = np.array([errors.min(), errors.max()])
+    value = max((ndtri(chance) * ends).max(), (ndtri(chance ** (1 / len(errors))) * ends).min())
+    for _ in range(100):
+        scaled = value / errors
+        logs = log_ndtr(scaled)
+        slope = (np.exp(-(scaled**2) / 2 - logs) / errors).sum() / math.sqrt(2 * math.pi)
+        step = (math.log(chance) - logs.sum()) / slope
+        value += step
+        if abs(step) <= 1e-12 * max(abs(value), ends[0]):
+            break
+    return float(value)
 
 
 @cache

@@ -41,7 +41,7 @@ def test_another_version_of_a_benchmark_is_another_history():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.floats(0.01, 0.2), min_size=2, max_size=40), st.booleans())
+@given(st.lists(st.floats(1e-6, 0.2), min_size=2, max_size=40), st.booleans())
 def test_the_interval_of_the_luckiest_equals_scipys_for_unequal_errors(errors, better):
     errors = np.array(errors)
     values = np.linspace(0.4, 0.5, len(errors))
