@@ -94,7 +94,7 @@ def test_training_on_other_packages_saves_bits_on_our_own_source(checkpoints, su
     assert run("eval", "history", "gpt") == 0
     shown = capfd.readouterr().out
     assert "own-source  (bits per byte; less is better" in shown
-    assert shown.count("*") == 2
+    assert shown.count("yes") == 2
 
     (tmp_path / "coverage.yaml").write_text(
         "failure_modes: [{name: forgets code, owner: research, least_effect: 1.0},"

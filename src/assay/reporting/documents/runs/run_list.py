@@ -54,7 +54,7 @@ def runs_table(
         (name("imported from", drop_order=7), lambda line: line.imported.tool if line.imported else ""),
         (name("where"), lambda line: (line.started or "") if line.status in ("running", "unknown") else ""),
         (Column("note", "line"), lambda line: " ".join((line.note or "").split())),
-        *((name(heading), cell) for heading, cell in others.items()),
+        *((heading, cell) for heading, cell in others.items()),
     )
     return table.of_columns(["run", *columns, *others]) if columns else table.without_empty_columns()
 

@@ -3,6 +3,7 @@
 A group always has all its runs, whichever of them a reader selected, so its mean depends on the records alone.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -22,8 +23,8 @@ from assay.statistics.mean_scores import mean_estimate
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary
 
-NOT_COMPARED = ("name", "seed")
-"""Keys of a recipe in which runs of a group may differ."""
+NOT_COMPARED = ("name", "seed", "loader.seed")
+"""Keys of a recipe in which runs of a group may differ: a campaign gives each seed its own order of rows, too."""
 MAX_LINES = 6
 """Lines of one plot."""
 CURVE_COLUMNS = 240
@@ -47,7 +48,7 @@ class RunGroup(View):
     """All runs of one recipe."""
 
     key: str
-    """Digest of the recipe without name and seed; new runs do not change it."""
+    """Digest of the recipe without name and seeds; new runs do not change it."""
     name: str
     """The recipe's, of the newest run."""
     runs: tuple[str, ...]
@@ -57,7 +58,8 @@ class RunGroup(View):
     statuses: dict[str, int]
     """Number of runs by status."""
     patch: dict[str, Any]
-    """Recipe keys in which the compared groups differ, with this group's values."""
+    """Recipe keys in which the compared groups differ, with this group's values; first those that most others do not
+    share."""
     scores: tuple[GroupScore, ...]
     """The headline metric and complete benchmarks."""
     device_hours: float
@@ -67,7 +69,10 @@ class RunGroup(View):
 
 def group_key(recipe: Mapping[str, Any]) -> str:
     """Return the key of a recipe's group."""
-    return sha256_of_json({key: value for key, value in recipe.items() if key not in NOT_COMPARED})[:12]
+    compared = {key: value for key, value in recipe.items() if key not in NOT_COMPARED}
+    if isinstance(loader := compared.get("loader"), Mapping):
+        compared["loader"] = {key: value for key, value in loader.items() if f"loader.{key}" not in NOT_COMPARED}
+    return sha256_of_json(compared)[:12]
 
 
 def run_groups(
@@ -93,7 +98,7 @@ def run_groups(
         raise ConfigError(f"no run has a recipe of group '{unknown[0]}'.")
     chosen = dict.fromkeys([*(group_of[run_id] for run_id in runs), *keys]) or members
     found = {key: members[key] for key in chosen}
-    differing = _differing([summaries[0].run.recipe for summaries in found.values()])
+    usual = _usual_values([summaries[0].run.recipe for summaries in found.values()])
     scores = _benchmark_scores(ledger, found)
     return [
         RunGroup(
@@ -102,7 +107,7 @@ def run_groups(
             runs=tuple(summary.run.run_id for summary in summaries),
             seeds=tuple(map(_seed_of, summaries)),
             statuses=_counts([summary.status for summary in summaries]),
-            patch=_patch(summaries[0].run.recipe, differing),
+            patch=_patch(summaries[0].run.recipe, usual),
             scores=(*_headline_scores(summaries), *scores[key]),
             device_hours=sum(summary.device_s for summary in summaries) / 3600,
             evaluation_hours=sum(summary.evaluation_s for summary in summaries) / 3600,
@@ -158,15 +163,17 @@ def _mean_series(name: str, columns: RunColumns) -> Series:
     return Series(name, curve.steps.tolist(), curve.mean.tolist(), (), lows, highs)
 
 
-def _differing(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+def _usual_values(recipes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the most frequent value, as text, of each key in which recipes differ."""
     leaves = [dict(dotted_leaves(recipe)) for recipe in recipes]
     keys = dict.fromkeys(key for found in leaves for key in found if key not in NOT_COMPARED)
-    return [key for key in keys if any(found.get(key) != leaves[0].get(key) for found in leaves)]
+    counts = {key: Counter(repr(found.get(key)) for found in leaves) for key in keys}
+    return {key: count.most_common(1)[0][0] for key, count in counts.items() if len(count) > 1}
 
 
-def _patch(recipe: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def _patch(recipe: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, Any]:
     leaves = dict(dotted_leaves(recipe))
-    return {key: leaves.get(key) for key in keys}
+    return {key: leaves.get(key) for key in sorted(usual, key=lambda key: repr(leaves.get(key)) == usual[key])}
 
 
 def _counts(words: Sequence[str]) -> dict[str, int]:
