@@ -14,6 +14,12 @@ def syntax(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a module's syntax tree, its root first."""
+    return [*ast.walk(syntax(path))]
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
     """Dotted name -> syntax, packages included."""
     found = {}
@@ -27,6 +33,12 @@ def modules() -> dict[str, ast.Module]:
 def imports() -> dict[str, frozenset[str]]:
     """Dotted name -> the modules that it imports, at once, lazily, or by a name in a string."""
     return {name: frozenset(_imported(name, tree)) for name, tree in modules().items()}
+
+
+def forget() -> None:
+    """Drop all trees: millions of objects that each garbage collection of the session would scan."""
+    for cached in (syntax, nodes, modules, imports):
+        cached.cache_clear()
 
 
 def reached_from(start: str) -> set[str]:

@@ -8,6 +8,7 @@ import pytest
 from jaxtyping import TypeCheckError
 
 import shapes
+from import_graph import syntax
 
 SRC = Path(__file__).parents[2] / "src" / "assay"
 ROOMS = (
@@ -50,7 +51,7 @@ def files_of(room: str) -> list[Path]:
 
 
 def without_shapes(path: Path) -> list[str]:
-    where, tree = path.relative_to(SRC), ast.parse(path.read_text())
+    where, tree = path.relative_to(SRC), syntax(path)
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

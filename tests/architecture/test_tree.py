@@ -5,22 +5,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from import_graph import syntax
+from import_graph import nodes, syntax
 
 SRC = Path(__file__).parents[2] / "src" / "assay"
 MODULES = sorted(SRC.rglob("*.py"))
 MAX_LINES = 70
-
-
-@cache
-def nodes(path: Path) -> list[ast.AST]:
-    """All of a module's syntax tree, its root first."""
-    return [*ast.walk(syntax(path))]
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.name == "__init__.py"], ids=lambda p: p.parent.name)
