@@ -46,7 +46,7 @@ SCREENS = (
     "runs", "runs show r", "runs diff r s", "runs goodput", "runs goodput r s", "decide list", "eval history r",
     "runs --json", "runs show r --json", "runs diff r s --json", "eval history r --json",
 )  # fmt: skip
-PAGES = ("report r", "report --campaigns")
+PAGES = ("report r",)
 
 
 def planted(tree: Any, text: str) -> Any:

@@ -57,7 +57,8 @@ def checkpoints_page(dashboard: Dashboard, visit: Visit) -> Page:
             title=f"Checkpoints of {run_id}",
             kind="checkpoints",
             sections=sections,
-            footer=f"The same as JSON: assay runs show {run_id} --json and assay eval history {run_id} --json",
+            footer=f"The same as JSON: assay runs show {run_id} --json"
+            + (f"; assay eval history {run_id} --json" if results else ""),
             links=[(here, f"run {run_id}"), (f"/benchmarks?run={quote(run_id, safe='')}", "its scores")],
         ),
         area="Runs",

@@ -11,10 +11,9 @@ from assay.base.digest import sha256_of_bytes
 from assay.dashboard.access import Visit
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Filter, Page, PageError, path_to
-from assay.reporting.document import Cell, Code, Document, Fact, FactList, Listing, Paragraph, Section, TitledTable
-from assay.reporting.documents.campaign_list import campaigns_table
+from assay.reporting.document import Cell, Code, Document, Fact, FactList, Listing, Paragraph, Section
+from assay.reporting.documents.campaign_list import campaigns_document
 from assay.reporting.documents.memo import Memo, home_of, memo_document, record_paths, run_record
-from assay.reporting.documents.overview import campaigns_document
 from assay.reporting.views.evidence import CampaignLine, campaign_lines
 from assay.workflows.campaign.folder import OpenCampaign, changed_since, find_campaign
 from assay.workflows.campaign.memo import read_memo
@@ -22,6 +21,10 @@ from assay.workflows.campaign.memo import read_memo
 MAX_RECORD = 200_000
 """Characters of a record that are shown."""
 TOPICS = ("campaigns", "runs")
+NOTHING = (
+    "No campaigns in {folder} yet. A campaign trains a baseline and its candidates over several seeds and decides by "
+    "declared gates: write a campaign file (docs/decide.md) and start it with 'assay decide run FILE'."
+)
 
 
 def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
@@ -31,25 +34,20 @@ def decisions_page(dashboard: Dashboard, visit: Visit) -> Page:
     with dashboard.ledger() as ledger:
         all_lines = campaign_lines(ledger)
     lines = [line for line in all_lines if search in line.campaign and _has_decision(line, decision)]
-    document = campaigns_document(lines, memos=(), now_s=dashboard.clock.now_s())
     shown, links = visit.rows_of_page(len(lines))
-    table = campaigns_table([lines[index] for index in shown], address=lambda line: path_to("decisions", line.campaign))
-    nothing = "No campaign matches." if all_lines else (
-        f"No campaigns in {dashboard.home.folder} yet. A campaign trains a baseline and its candidates over several "
-        "seeds and decides by declared gates: write a campaign file (docs/decide.md) and start it with 'assay decide "
-        "run FILE'."
-    )  # fmt: skip
-    blocks = [TitledTable("", "", table)] if shown else [Paragraph(nothing)]
-    return Page(
-        document=replace(
-            document,
-            title="Decisions",
-            verdict=document.verdict if all_lines else None,
-            tiles=document.tiles if all_lines else (),
-            sections=[Section("", blocks)],
-            footer="The same as JSON: assay decide list --json",
+    if shown:
+        document = campaigns_document(
+            lines,
+            shown=shown,
+            address=lambda line: path_to("decisions", line.campaign),
+            now_s=dashboard.clock.now_s(),
             links=links,
-        ),
+        )
+    else:
+        nothing = "No campaign matches." if all_lines else NOTHING.format(folder=dashboard.home.folder)
+        document = Document(title="Decisions", kind="campaigns", sections=[Section("", [Paragraph(nothing)])])
+    return Page(
+        document=document,
         area="Decisions",
         topics=TOPICS,
         filters=[

@@ -4,21 +4,20 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
-from urllib.parse import quote
 
 from assay.base.errors import ConfigError
 from assay.dashboard.access import Visit
 from assay.dashboard.background import Computed
 from assay.dashboard.dashboard import Dashboard
-from assay.dashboard.page import Page
+from assay.dashboard.page import Page, path_to
 from assay.dashboard.pages.jobs import open_jobs, projects_of, queue_table
 from assay.dashboard.pages.programs import ProgramState, program_state, program_task
+from assay.records.run import AT_WORK
 from assay.records.triage_overview import TriageOverview
-from assay.reporting.documents.overview import DeviceHours, Now, now_document
+from assay.reporting.documents.now import DeviceHours, Now, now_document
 from assay.reporting.views.cost import cost_report, owners_in
 from assay.reporting.views.evidence import CampaignLine, campaign_lines
 from assay.reporting.views.now import (
-    AT_WORK,
     Attention,
     attention_of_campaigns,
     attention_of_runs,
@@ -28,7 +27,6 @@ from assay.reporting.views.now import (
 from assay.reporting.views.runs.run_list import current_summaries, run_lines
 from assay.reporting.views.triage_statements import finding_next, finding_text
 from assay.store.followed import followed_programs
-from assay.store.ledger.ledger import Ledger
 from assay.triage.overview import triage_ledger
 from assay.workflows.campaign.folder import find_campaign
 
@@ -36,10 +34,11 @@ DAY_S = 86_400.0
 TRIAGE_EVERY_S, COSTS_EVERY_S = 300.0, 60.0
 """While somebody looks, causes and costs are computed again at these intervals."""
 MAX_SHARED = 3
-ADDRESSES = {
-    "run": "/runs/", "node": "/runs/", "job": "/jobs/", "gate": "/programs/", "program": "/programs/",
-    "decision": "/decisions/", "budget": "/decisions/",
+AREA_OF = {
+    "run": "runs", "node": "runs", "job": "jobs", "gate": "programs", "program": "programs",
+    "decision": "decisions", "budget": "decisions",
 }  # fmt: skip
+"""First part of the address of what needs a person."""
 FIRST_STEPS = (
     "Try it: 'assay demo' trains a small classifier and decides on it, in a folder of its own.",
     "Train: 'assay train new' writes a recipe, 'assay train RECIPE' starts a run; it appears here within seconds.",
@@ -58,7 +57,7 @@ class Causes(NamedTuple):
 def now_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return what happens in the home now."""
     now_s, reader = dashboard.clock.now_s(), visit.reader
-    projects = projects_of(dashboard.api, reader, "")
+    projects = projects_of(dashboard.api, reader)
     jobs = list(open_jobs(dashboard.api, projects))
     waiting = [job for job in jobs if job.queue]
     with dashboard.ledger() as ledger:
@@ -72,7 +71,7 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
     attention += attention_of_campaigns(campaigns, _budgets(dashboard, campaigns))
     attention += [item for followed, computed in programs for item in _attention_of_program(followed.name, computed)]
     attention += [
-        Attention("job", job.resource_id, f"paused: {job.reason(reader) or 'a client or the dashboard asked for it'}")
+        Attention("job", job.resource_id, f"paused: {job.reason() or 'a client or the dashboard asked for it'}")
         for job in jobs
         if job.status == "paused"
     ]
@@ -85,7 +84,7 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         causes = dashboard.background.latest("causes", key, partial(_causes, dashboard)).value
     now = Now(
         running=[line for line in lines if line.status in AT_WORK],
-        waiting=queue_table(waiting, reader) if waiting else None,
+        waiting=queue_table(waiting) if waiting else None,
         num_waiting=len(waiting),
         failed=failed,
         causes={} if causes is None else causes.by_run,
@@ -93,8 +92,9 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         attention=attention,
         device_hours=None if costs.value is None else _with_plan(costs.value, states, now_s),
         first_steps=FIRST_STEPS if is_empty and not states else (),
+        programs=[followed.command() for followed, _ in programs],
     )
-    document = now_document(now, now_s=now_s, address=lambda about, name: f"{ADDRESSES[about]}{quote(name, safe='')}")
+    document = now_document(now, now_s=now_s, address=lambda about, name: path_to(AREA_OF[about], name))
     tasks += [program_task(followed.name) for followed, _ in programs]
     topics = ("runs", "jobs", "campaigns", "followed", "minute", *(f"computed:{task}" for task in tasks))
     return Page(document=document, area="Now", topics=topics)
@@ -117,8 +117,6 @@ def _attention_of_program(name: str, computed: Computed[ProgramState]) -> Iterat
     if computed.error:
         yield Attention("program", name, computed.error.splitlines()[0], is_bad=True)
     if (state := computed.value) is None:
-        if not computed.error:
-            yield Attention("program", name, "its forecast is being computed")
         return
     for gate in state.gates_due():
         title = state.program.gates[gate].title
@@ -151,19 +149,7 @@ def _device_hours(dashboard: Dashboard, now_s: float) -> DeviceHours:
     with dashboard.ledger() as ledger:
         owners = owners_in(dashboard.home, ledger, dashboard.api.charged, by="day")
         report = cost_report(ledger, dashboard.home.settings(), owners, by="day", since=today, until=today)
-        return DeviceHours(report.total.held_device_hours, _open_hours(ledger, now_s))
-
-
-def _open_hours(ledger: Ledger, now_s: float) -> float:
-    """Return the device-hours since midnight of attempts that run, until their runs' last sign of life."""
-    summaries = current_summaries(ledger, is_unfinished=True)
-    last_seen_s = {item.run.run_id: item.last_seen_s for item in summaries if item.status in AT_WORK}
-    held_s = 0.0
-    for run_id, seen_s in last_seen_s.items():
-        for attempt in ledger.attempts(run_id):
-            if attempt.ended_s is None and seen_s is not None:
-                held_s += max(0.0, seen_s - max(attempt.started_s, _midnight_s(now_s))) * attempt.world_size
-    return held_s / 3600.0
+        return DeviceHours(report.total.held_device_hours, report.open_device_hours)
 
 
 def _with_plan(hours: DeviceHours, states: Sequence[ProgramState], now_s: float) -> DeviceHours:

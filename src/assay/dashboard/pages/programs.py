@@ -6,11 +6,10 @@ A forecast takes seconds, so a page shows the newest one and fetches itself agai
 solved: the schedule is the offer's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
-from urllib.parse import quote
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError
@@ -18,7 +17,7 @@ from assay.base.units import number_of, percent_text
 from assay.dashboard.access import Visit
 from assay.dashboard.background import Computed
 from assay.dashboard.dashboard import Dashboard, modified
-from assay.dashboard.page import Page, PageError
+from assay.dashboard.page import Page, PageError, path_to
 from assay.planning.actuals import ProgramClock, clock_of
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
@@ -38,11 +37,11 @@ from assay.reporting.document import (
     name,
     number,
 )
-from assay.reporting.documents.plan.plan_folder import OFFER_FILE, earlier_status, read_offer
+from assay.reporting.documents.plan.plan_folder import earlier_status, read_offer
 from assay.reporting.documents.plan.plan_summary import owner_text
 from assay.reporting.documents.plan.status_documents import review, weekly_status
 from assay.reporting.views.forecast import ProgramEstimateView, forecast_view
-from assay.store.followed import FollowedProgram, followed_programs
+from assay.store.followed import OFFER_FILE, FollowedProgram, followed_programs
 from assay.store.home import Home
 from assay.store.settings import SETTINGS_FILE
 from assay.workflows.program_status import read_program_status
@@ -88,29 +87,23 @@ def programs_page(dashboard: Dashboard, visit: Visit) -> Page:
         "",
         "",
         found,
-        (name("program"), lambda pair: Cell(pair[0].name, link=_address(pair[0].name))),
+        (name("program"), lambda pair: Cell(pair[0].name, link=path_to("programs", pair[0].name))),
         ("status", lambda pair: _word(pair[1])),
-        (name("decision (P50)"), lambda pair: _of(pair[1], _decision_text)),
-        (number("on time"), lambda pair: _of(pair[1], _on_time)),
-        (number("over budget"), lambda pair: _of(pair[1], _over_budget)),
-        (number("device-hours spent"), lambda pair: _of(pair[1], _spent_text)),
-        (name("as of"), lambda pair: _of(pair[1], lambda state: state.view.now)),
+        *((heading, lambda pair, at=at: _facts_of(pair[1])[at]) for at, heading in enumerate(FACTS)),
     )
     nothing = Paragraph(NO_PROGRAMS.format(folder=dashboard.home.folder))
-    is_pending = any(not computed.is_current for _, computed in found)
+    is_first = any(computed.value is None and not computed.error for _, computed in found)
     return Page(
         document=Document(
             title="Programs",
             kind="programs",
             subtitle=number_of(len(found), "program"),
             sections=[Section("", [table] if found else [nothing])],
-            footer="The same as JSON: assay plan status PROGRAM FOLDER --json",
+            footer=f"The same as JSON: {'; '.join(f'{followed.command()} --json' for followed, _ in found)}",
         ),
         area="Programs",
         topics=("followed", "minute", *(f"computed:{program_task(followed.name)}" for followed, _ in found)),
-        retry_s=3.0
-        if is_pending and any(computed.value is None and not computed.error for _, computed in found)
-        else None,
+        retry_s=3.0 if is_first else None,
     )
 
 
@@ -152,10 +145,6 @@ def program_task(program: str) -> str:
     return f"program-{program}"
 
 
-def _address(program: str) -> str:
-    return f"/programs/{quote(program, safe='')}"
-
-
 def _state(home: Home, followed: FollowedProgram, clock: Clock) -> ProgramState:
     options = {"notes": followed.notes, "hour_s": followed.hour_s, "start_s": followed.start_s}
     status = read_program_status(home, followed.file, followed.folder, **options, clock=clock)  # type: ignore[arg-type]
@@ -169,7 +158,7 @@ def _state(home: Home, followed: FollowedProgram, clock: Clock) -> ProgramState:
         document,
         kind="program",
         sections=[*document.sections, *sections, Section("Risks", [_risks(program)]), *_runs(program, found.progress)],
-        links=[(f"/decisions/{quote(name, safe='')}", f"decision of gate {gate}") for name, gate in campaigns.items()],
+        links=[(path_to("decisions", name), f"decision of gate {gate}") for name, gate in campaigns.items()],
     )
     time = clock_of(program, hour_s=followed.hour_s)
     time = time if followed.start_s is None else ProgramClock(followed.start_s, followed.hour_s)
@@ -209,7 +198,7 @@ def _runs(program: Program, progress: Progress) -> Iterator[Section]:
         "",
         f"The newest {MAX_RUNS} of {len(runs):,}." if len(runs) > MAX_RUNS else "",
         runs[-MAX_RUNS:],
-        (name("run"), lambda pair: Cell(pair[1].run_id, link=f"/runs/{quote(pair[1].run_id, safe='')}")),
+        (name("run"), lambda pair: Cell(pair[1].run_id, link=path_to("runs", pair[1].run_id))),
         ("activity", lambda pair: program.activities[pair[0]].title),
         (name("began"), lambda pair: pair[1].started),
         (name("ended"), lambda pair: pair[1].ended or "running"),
@@ -277,21 +266,18 @@ def _word(computed: Computed[ProgramState]) -> Cell:
     return Cell("being computed", "open") if verdict is None else Cell(verdict.word, verdict.tone)
 
 
-def _of(computed: Computed[ProgramState], text: Callable[[ProgramState], str]) -> str:
-    return "—" if computed.value is None else text(computed.value)
+FACTS = (name("decision (P50)"), number("on time"), number("over budget"), number("device-hours spent"), name("as of"))
 
 
-def _decision_text(state: ProgramState) -> str:
-    return state.program.calendar.date_text(24 * state.view.forecast.decision_day.p50)
-
-
-def _on_time(state: ProgramState) -> str:
-    return state.view.forecast.probability_text(state.view.forecast.p_on_time)
-
-
-def _over_budget(state: ProgramState) -> str:
-    return state.view.forecast.probability_text(state.view.forecast.p_over_budget)
-
-
-def _spent_text(state: ProgramState) -> str:
-    return f"{state.view.spent_device_hours:,.4g} of {state.program.budget.device_hours:,.0f}"
+def _facts_of(computed: Computed[ProgramState]) -> Sequence[str]:
+    """Return the texts of the columns `FACTS`."""
+    if (state := computed.value) is None:
+        return ["—"] * len(FACTS)
+    forecast, program = state.view.forecast, state.program
+    return (
+        program.calendar.date_text(24 * forecast.decision_day.p50),
+        forecast.probability_text(forecast.p_on_time),
+        forecast.probability_text(forecast.p_over_budget),
+        f"{state.view.spent_device_hours:,.4g} of {program.budget.device_hours:,.0f}",
+        state.view.now,
+    )

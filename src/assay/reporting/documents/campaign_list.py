@@ -1,16 +1,65 @@
-"""The table of campaigns."""
+"""The campaigns of a home with the newest decision of each candidate: a table, and a document around it."""
 
 from collections.abc import Callable, Sequence
 
-from assay.base.units import duration_text
+from assay.base.clock import utc_text
+from assay.base.units import duration_text, number_of
 from assay.records.decision import Recommendation
 from assay.records.evaluation import Estimate
-from assay.reporting.document import Cell, Table, Text, Tone, name, number
-from assay.reporting.values import minute_text
+from assay.reporting.document import (
+    Cell,
+    Document,
+    Fact,
+    Section,
+    Table,
+    Text,
+    TitledTable,
+    Tone,
+    Verdict,
+    name,
+    number,
+)
+from assay.reporting.values import device_hours_text, minute_text
 from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.statements import interval_words
 
 TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
+
+
+def campaigns_document(
+    lines: Sequence[CampaignLine],
+    *,
+    shown: range,
+    address: Callable[[CampaignLine], str],
+    now_s: float,
+    links: Sequence[tuple[str, str]] = (),
+) -> Document:
+    """Return the sums over all lines, and the table of some. `shown`: those with a row. `address`: of the memo."""
+    spent_s = sum({line.campaign: 3600 * line.campaign_device_hours for line in lines}.values())
+    counts = {word: sum(line.recommendation == word for line in lines) for word in TONES}
+    num_open = sum(line.recommendation is None or not line.is_final for line in lines)
+    campaigns = number_of(len({line.campaign for line in lines}), "campaign")
+    candidates = number_of(sum(line.candidate is not None for line in lines), "candidate")
+    verdict = Verdict(
+        "good" if counts["scale"] else "open",
+        f"{counts['scale']} to scale",
+        f"{campaigns} with {candidates}: {', '.join(f'{count} to {word}' for word, count in counts.items())}; "
+        f"{number_of(num_open, 'look is', 'looks are')} pending.",
+    )
+    return Document(
+        title="Decisions",
+        kind="campaigns",
+        subtitle=utc_text(now_s),
+        verdict=verdict,
+        tiles=[
+            Fact("campaigns", campaigns.partition(" ")[0], candidates),
+            *(Fact(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
+            Fact("device time", device_hours_text(spent_s), "of the runs that were judged"),
+        ],
+        sections=[Section("", [TitledTable("", "", campaigns_table([lines[at] for at in shown], address=address))])],
+        footer="The same as JSON: assay decide list --json",
+        links=links,
+    )
 
 
 def campaigns_table(

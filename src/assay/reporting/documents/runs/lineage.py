@@ -1,13 +1,13 @@
 """The blocks of a run's document that say where it comes from: lineage, recipe changes, commits and capsules."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from assay.base.clock import utc_text
 from assay.base.names import shell_line
 from assay.base.units import bytes_text, number_of
-from assay.reporting.document import Block, Cell, Text, TitledTable, name, number
-from assay.reporting.values import estimate_text
+from assay.reporting.document import Block, Cell, Table, Text, TitledTable, name, number
+from assay.reporting.values import estimate_text, value_text
 from assay.reporting.views.runs.lineage import Lineage
 from assay.reporting.views.runs.run import CommitView, RunView
 
@@ -23,7 +23,7 @@ def lineage_blocks(run: RunView, lineage: Lineage, address: Address) -> Iterator
     yield TitledTable(
         "From the files to the decisions",
         "A digest changes with everything above it.",
-        TitledTable.of("", "", list(_links(run, lineage, address)), *_LINK_COLUMNS).table,
+        Table((name("what"), "digest", "of"), list(_links(run, lineage, address))),
         pages_only=True,
     )
     if lineage.changes:
@@ -32,8 +32,8 @@ def lineage_blocks(run: RunView, lineage: Lineage, address: Address) -> Iterator
             "",
             lineage.changes.items(),
             (name("key"), lambda change: change[0]),
-            ("there", lambda change: _value_text(change[1][0])),
-            ("here", lambda change: _value_text(change[1][1])),
+            ("there", lambda change: value_text(change[1][0])),
+            ("here", lambda change: value_text(change[1][1])),
         )
     if lineage.capsules:
         replay = ("assay", "runs", "replay", run.run_id, "--step")
@@ -51,11 +51,6 @@ def lineage_blocks(run: RunView, lineage: Lineage, address: Address) -> Iterator
 
 _Link = tuple[str, Text, str]
 """What it is, its digest or name, and a note."""
-_LINK_COLUMNS: tuple[tuple[Any, Callable[[_Link], Text]], ...] = (
-    (name("what"), lambda link: link[0]),
-    ("digest", lambda link: link[1]),
-    ("of", lambda link: link[2]),
-)
 
 
 def _links(run: RunView, lineage: Lineage, address: Address) -> Iterator[_Link]:
@@ -92,9 +87,7 @@ def commit_blocks(run: RunView) -> Iterator[Block]:
     yield TitledTable(
         "Commits",
         f"The newest {MAX_ROWS}; {left:,} more are in 'assay runs show {run.run_id} --json'." if left else "",
-        TitledTable.of(
-            "",
-            "",
+        Table.of(
             shown,
             (number("step"), lambda commit: f"{commit.step:,}"),
             (number("attempt"), lambda commit: f"{commit.attempt}"),
@@ -105,7 +98,7 @@ def commit_blocks(run: RunView) -> Iterator[Block]:
             (name("weights"), lambda commit: commit.weights_digest[:12]),
             (name("spot check"), lambda commit: Cell("passed", "good") if commit.is_verified else "not made"),
             (name("state"), _state),
-        ).table,
+        ),
         pages_only=True,
     )
 
@@ -116,7 +109,3 @@ def _state(commit: CommitView) -> Text:
     if commit.flags:
         return Cell(", ".join(flag.rule for flag in commit.flags), "open")
     return "files deleted" if commit.is_retired else "kept"
-
-
-def _value_text(value: Any) -> str:
-    return "—" if value is None else str(value)

@@ -92,10 +92,10 @@ def _prompt(row: int, steps: Sequence[StepRollouts]) -> Iterator[Block]:
         [one for found in of_step for one in found],
         (number("step"), lambda one: f"{one.step:,}"),
         (number("completion"), lambda one: str(one.sample)),
-        (number("reward"), lambda one: _number(one.reward)),
-        (number("advantage"), lambda one: _number(one.advantage)),
-        (number("tokens"), lambda one: f"{one.num_tokens:,}{', cut' if one.is_cut else ''}"),
-        (name("by grader"), _scores),
+        (number("reward"), lambda one: score_text(one.reward)),
+        (number("advantage"), lambda one: score_text(one.advantage)),
+        (number("tokens"), tokens_text),
+        (name("by grader"), scores_text),
     )
     first = of_step[-1][0] if of_step[-1] else None
     if first is not None:
@@ -112,12 +112,19 @@ def _text(found: Sequence[CompletionView], at: int) -> str:
     if at >= len(found):
         return ""
     one = found[at]
-    return f"reward {_number(one.reward)}{', cut' if one.is_cut else ''}\n{one.completion}"
+    return f"reward {score_text(one.reward)}{', cut' if one.is_cut else ''}\n{one.completion}"
 
 
-def _scores(one: CompletionView) -> str:
-    return ", ".join(f"{grader} {_number(score)}" for grader, score in one.scores.items())
+def scores_text(one: CompletionView) -> str:
+    """Return the score by each grader."""
+    return ", ".join(f"{grader} {score_text(score)}" for grader, score in one.scores.items())
 
 
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+def score_text(value: float | None) -> str:
+    """Return a reward or score; a dash if a grader failed."""
+    return "—" if value is None else f"{value:.4g}"
+
+
+def tokens_text(one: CompletionView) -> str:
+    """Return the length of a completion, and whether it reached the limit."""
+    return f"{one.num_tokens:,}{', cut' if one.is_cut else ''}"

@@ -38,6 +38,7 @@ from assay.reporting.document import (
     number,
 )
 from assay.reporting.documents.runs.lineage import Address, commit_blocks, lineage_blocks
+from assay.reporting.documents.runs.rollouts import score_text, scores_text, tokens_text
 from assay.reporting.documents.runs.run_verdict import next_commands, run_tiles, run_verdict
 from assay.reporting.values import world_sizes_text
 from assay.reporting.views.runs.run import GpuUseView, RunView
@@ -211,14 +212,14 @@ def _samples(samples: Sequence[SampleView]) -> Iterator[Block]:
         (name("which"), lambda sample: sample.choice),
         (number("step"), lambda sample: f"{sample.step:,}"),
         (number("reward"), _reward_cell),
-        *([(name("by grader", drop_order=2), lambda sample: _scores_text(sample))] if several else []),
-        (number("tokens", drop_order=1), lambda sample: f"{sample.num_tokens:,}{', cut' if sample.is_cut else ''}"),
+        *([(name("by grader", drop_order=2), scores_text)] if several else []),
+        (number("tokens", drop_order=1), tokens_text),
         ("prompt", lambda sample: _cut(sample.prompt)),
         ("completion", lambda sample: _cut(sample.completion)),
     )
     for sample in samples:
         if max(len(sample.prompt or ""), len(sample.completion or "")) > MAX_SAMPLE_WIDTH:
-            title = f"{sample.choice.capitalize()}: reward {_reward_text(sample)}, step {sample.step:,}"
+            title = f"{sample.choice.capitalize()}: reward {score_text(sample.reward)}, step {sample.step:,}"
             texts = [("Prompt", sample.prompt), ("Completion", sample.completion)]
             codes = [Code(text, title) for title, text in texts if text is not None]
             yield Fold(title, codes, f"row {sample.row_id:,}, completion {sample.sample}", pages_only=True)
@@ -245,16 +246,8 @@ def _metric_text(value: float | None) -> str:
     return "—" if value is None else f"{value:.6g}"
 
 
-def _reward_text(sample: SampleView) -> str:
-    return "—" if sample.reward is None else f"{sample.reward:.4g}"
-
-
 def _reward_cell(sample: SampleView) -> Text:
-    return Cell("no grade", "bad") if sample.reward is None else _reward_text(sample)
-
-
-def _scores_text(sample: SampleView) -> str:
-    return ", ".join(f"{grader} {'—' if score is None else f'{score:.4g}'}" for grader, score in sample.scores.items())
+    return Cell("no grade", "bad") if sample.reward is None else score_text(sample.reward)
 
 
 def _cut(text: str | None) -> str:

@@ -1,19 +1,15 @@
-"""Pages over a home: all campaigns, and what happens now."""
+"""The document of what happens in a home now."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from assay.base.clock import utc_text
 from assay.base.units import age_text, number_of
-from assay.records.evaluation import Estimate
-from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
 from assay.reporting.document import (
     Block,
     Cell,
     Document,
     Fact,
-    Figure,
     Listing,
     Paragraph,
     Section,
@@ -21,87 +17,16 @@ from assay.reporting.document import (
     TitledTable,
     Tone,
     Verdict,
-    figure,
     name,
     number,
 )
-from assay.reporting.documents.campaign_list import campaigns_table
 from assay.reporting.documents.runs.run_list import runs_table
 from assay.reporting.values import device_hours_text, minute_text
-from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.now import Attention, FailedRun
 from assay.reporting.views.runs.run_list import RunLine
 
 MAX_ROWS = 50
 """Rows of a table; the title says how many there are."""
-
-
-def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[str, str]], now_s: float) -> Document:
-    """Return all campaigns with the latest decision of each candidate. `memos`: (file, name) of each campaign's
-    memo."""
-    campaigns = [(name, list(group)) for name, group in groupby(lines, key=lambda line: line.campaign)]
-    spent_s = sum(3600 * campaign_lines_[0].campaign_device_hours for _, campaign_lines_ in campaigns)
-    counts = {word: sum(line.recommendation == word for line in lines) for word in ("scale", "narrow", "stop")}
-    open_lines = [line for line in lines if line.recommendation is None or not line.is_final]
-    return Document(
-        name="campaigns",
-        title="Campaigns",
-        kind="overview",
-        subtitle=utc_text(now_s),
-        verdict=Verdict(
-            "good" if counts["scale"] else "open",
-            f"{counts['scale']} to scale",
-            f"{number_of(len(campaigns), 'campaign')} with {number_of(len(lines), 'candidate')}: "
-            + ", ".join(f"{count} to {word}" for word, count in counts.items())
-            + f"; {number_of(len(open_lines), 'candidate')} with a pending look.",
-        ),
-        tiles=[
-            Fact("campaigns", str(len(campaigns)), f"{number_of(len(lines), 'candidate')}"),
-            *(Fact(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
-            Fact("device time", device_hours_text(spent_s), "of the runs that were judged"),
-        ],
-        sections=[Section(name, list(_campaign(campaign_lines_))) for name, campaign_lines_ in campaigns],
-        footer="Read from the ledger; a campaign's memo says where each number comes from. Regenerate with: "
-        "assay report --campaigns",
-        links=memos,
-    )
-
-
-def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
-    decided = [line for line in lines if line.candidate is not None]
-    if not decided:
-        yield Paragraph(f"Declared {utc_text(lines[0].created)}; the first look is pending.")
-        return
-    for unit, group in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
-        yield _gains(list(group), unit)
-    yield TitledTable("What was decided", "", campaigns_table(decided))
-
-
-def _gains(lines: Sequence[CampaignLine], unit: str) -> Figure:
-    rows = [
-        ForestRow(
-            line.candidate or "",
-            _effect(line),
-            line.recommendation or "",
-            is_worse(_effect(line), 0.0, higher_is_better=True),
-        )
-        for line in lines
-    ]
-    return figure(
-        lambda width: forest_plot(
-            rows,
-            width=width,
-            label=f"Gain of each candidate in {unit} with its interval",
-            reference=0.0,
-            x_label=f"gain over the baseline ({unit})",
-        ),
-        title="The gain",
-        caption="What each gains over its baseline on the primary benchmarks, with its interval. Red: to stop.",
-    )
-
-
-def _effect(line: CampaignLine) -> Estimate:
-    return Estimate(value=line.effect or 0.0, low=line.low, high=line.high, confidence=line.confidence or 0.95)
 
 
 class DeviceHours(NamedTuple):

@@ -3,9 +3,8 @@
 import pytest
 
 from assay.records.campaign import Campaign
-from assay.reporting.document import TitledTable, text_of
-from assay.reporting.documents.overview import campaigns_document
-from assay.reporting.documents.render import render_document
+from assay.reporting.document import TitledTable
+from assay.reporting.documents.campaign_list import campaigns_document
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.evidence import lines_of
 
@@ -31,7 +30,7 @@ def declared(name):
     )
 
 
-def test_each_candidate_stands_under_its_campaign_with_its_newest_decision(memo_page):
+def test_each_candidate_stands_with_its_campaign_and_newest_decision(memo_page):
     lines = [
         line
         for name in ("first", "second")
@@ -39,14 +38,14 @@ def test_each_candidate_stands_under_its_campaign_with_its_newest_decision(memo_
             declared(name), [item.model_copy(update={"campaign": name}) for item in memo_page.decisions]
         )
     ]
-    document = campaigns_document(lines, memos=[("campaigns/first/memo.html", "memo of first")], now_s=0.0)
-    assert [section.name for section in document.sections] == ["first", "second"]
+    address = "/decisions/{0.campaign}".format
+    document = campaigns_document(lines, shown=range(len(lines)), address=address, now_s=0.0)
+    assert document.tiles[0].value == "2"
     assert document.tiles[-1].value == device_hours_text(2 * memo_page.spent_s()), "the baseline's runs once"
-    page = render_document(document)
-    assert 'href="campaigns/first/memo.html"' in page
+    ((block,),) = [section.blocks for section in document.sections]
+    assert isinstance(block, TitledTable)
+    rows = {(row[0].text, row[1]): row for row in block.table.rows}
     for decision in memo_page.decisions:
-        block = document.sections[0].blocks[-1]
-        assert isinstance(block, TitledTable)
-        assert [text_of(row[2]).partition(",")[0] for row in block.table.rows if row[1] == decision.candidate] == [
-            decision.recommendation
-        ]
+        row = rows["first", decision.candidate]
+        assert row[0].link == "/decisions/first"
+        assert row[2].text.partition(",")[0] == decision.recommendation
