@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Processes that test. Tests that wait leave a core idle: with one more than cores, suites end sooner.
+WORKERS ?= 2
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,11 +21,11 @@ demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 	$(BIN)/assay demo
 
 test: $(VENV)/.installed .venv-triton/.installed  ## the quick proof: a few minutes, every property in a short form
-	$(BIN)/pytest -n 2 --dist worksteal --durations=20
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=20
 	$(MAKE) test-triton
 
 test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; up to an hour
-	$(BIN)/pytest -n 2 --dist worksteal --durations=20 -m 'slow and not soak'
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=20 -m 'slow and not soak'
 
 check: $(VENV)/.installed  ## format, lint, types, imports
 	$(BIN)/ruff format --check .
@@ -36,7 +38,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 
 soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills, and what is slow a third time; hours
-	$(BIN)/pytest -n 2 --dist worksteal -m soak tests
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m soak tests
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 
 mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice

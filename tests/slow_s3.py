@@ -41,7 +41,7 @@ class SlowS3:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Request)
         self._server.daemon_threads = True
         self._server.endpoint = self  # type: ignore[attr-defined]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
