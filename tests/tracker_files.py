@@ -98,9 +98,12 @@ def scalar_event(tag: str, step: int, at_s: float, value: float) -> bytes:
 def tensor_event(tag: str, step: int, at_s: float, value: float) -> bytes:
     """As TensorFlow 2 writes scalars: a tensor of one double, with the plugin's name."""
     tensor = message((1, 2), (2, b""), (4, struct.pack("<d", value)))
-    return message(
-        (1, at_s), (2, step), (5, message((1, message((1, tag), (8, tensor), (9, message((1, "scalars")))))))
-    )
+    return message((1, at_s), (2, step), (5, message((1, message((1, tag), (8, tensor), (9, plugin("scalars")))))))
+
+
+def plugin(name: str, content: bytes = b"") -> bytes:
+    """The metadata of a value that a plugin shows."""
+    return message((1, message((1, name), (2, content))))
 
 
 def event_file(folder: Path, events: Iterable[bytes], name: str = "events.out.tfevents.1.host.1.0") -> Path:
@@ -159,15 +162,17 @@ def mlflow_database(path: Path) -> None:
             """
             CREATE TABLE experiments (experiment_id INTEGER PRIMARY KEY, name TEXT, lifecycle_stage TEXT);
             CREATE TABLE runs (run_uuid TEXT PRIMARY KEY, name TEXT, status TEXT, start_time BIGINT, end_time BIGINT,
-                lifecycle_stage TEXT, experiment_id INTEGER);
+                lifecycle_stage TEXT, artifact_uri TEXT, experiment_id INTEGER);
             CREATE TABLE metrics (key TEXT, value FLOAT, timestamp BIGINT, run_uuid TEXT, step BIGINT, is_nan BOOLEAN,
                 PRIMARY KEY (key, timestamp, step, run_uuid, value, is_nan));
             CREATE TABLE params (key TEXT, value TEXT, run_uuid TEXT);
             CREATE TABLE tags (key TEXT, value TEXT, run_uuid TEXT);
+            CREATE TABLE experiment_tags (key TEXT, value TEXT, experiment_id INTEGER);
+            CREATE TABLE inputs (input_uuid TEXT, destination_id TEXT);
             INSERT INTO experiments VALUES (1, 'tuning', 'active');
-            INSERT INTO runs VALUES ('aa', 'bold-cat', 'FINISHED', 1700000000500, 1700000100000, 'active', 1);
-            INSERT INTO runs VALUES ('bb', 'sad-cat', 'KILLED', 1700000000500, NULL, 'active', 1);
-            INSERT INTO runs VALUES ('cc', 'gone', 'FINISHED', 1700000000500, NULL, 'deleted', 1);
+            INSERT INTO runs VALUES ('aa', 'bold-cat', 'FINISHED', 1700000000500, 1700000100000, 'active', NULL, 1);
+            INSERT INTO runs VALUES ('bb', 'sad-cat', 'KILLED', 1700000000500, NULL, 'active', 's3://far/away', 1);
+            INSERT INTO runs VALUES ('cc', 'gone', 'FINISHED', 1700000000500, NULL, 'deleted', NULL, 1);
             INSERT INTO params VALUES ('lr', '0.1', 'aa'), ('deep.er', 'x', 'aa');
             INSERT INTO tags VALUES ('team', 'red', 'aa');
             """

@@ -22,8 +22,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import AssayError, ConfigError, DataError
 from assay.store.home import Home
+from assay.trackers.importers.sources import read_runs
 from in_process import AssayAt
 from tracker_files import (
     bits,
@@ -34,6 +35,7 @@ from tracker_files import (
     message,
     mlflow_database,
     mlflow_folder,
+    plugin,
     points,
     scalar_event,
     stored,
@@ -165,11 +167,41 @@ def test_an_event_file_of_noise_is_counted_and_crashes_nothing(home: Home, tmp_p
     assert (line.num_points, line.left_out) == (1, ("2 events were damaged",))
 
 
-def test_histograms_are_left_out_and_counted(home: Home, tmp_path: Path) -> None:
-    histogram = message((1, T), (2, 1), (5, message((1, message((1, "h"), (5, message((1, 1.0))))))))
-    event_file(tmp_path / "logs", [histogram, scalar_event("loss", 1, T, 1.0)])
+def test_what_is_no_scalar_is_left_out_and_counted_by_kind(home: Home, tmp_path: Path) -> None:
+    text = message((1, "t"), (8, message((1, 7), (8, "words"))), (9, plugin("text")))
+    again = message((1, "t"), (8, message((1, 7), (8, "words"))))  # only a tag's first value names the plugin
+    values = [message((1, "h"), (5, message((1, 1.0)))), message((1, "i"), (4, b"png")), text, again]
+    odd = message((1, "o"), (9, plugin("{0.__class__}")))
+    event_file(
+        tmp_path / "logs",
+        [message((1, T), (5, message(*((1, value) for value in [*values, odd])))), message((1, T), (4, b"graph"))],
+    )
     (line,) = imported(home, tmp_path / "logs")
-    assert line.left_out == ("1 values that are no scalars (images, histograms, texts)",)
+    assert line.num_points == 0
+    assert line.left_out == (
+        *(f"{num} values that are no scalars: {kind}" for num, kind in ((1, "histograms"), (1, "images"), (2, "text"))),
+        "1 values that are no scalars: of an unknown kind",
+        "1 events of kind graph_def",
+    )
+
+
+def test_hyperparameters_and_the_end_of_a_session_are_those_of_the_run(home: Home, tmp_path: Path) -> None:
+    values = {"lr": message((2, 0.1)), "deep": message((4, 1)), "act": message((3, "relu"))}
+    hparams = [(1, message((1, name), (2, value))) for name, value in values.items()]
+    contents = [message((3, message(*hparams, (4, "sweep"), (5, T)))), message((4, message((1, 2), (2, T + 9))))]
+    event_file(
+        tmp_path / "logs",
+        [
+            message((1, T), (5, message((1, message((1, "_"), (9, plugin("hparams", content)))))))
+            for content in contents
+        ],
+    )
+    (line,) = imported(home, tmp_path / "logs")
+    run = home.run(line.run_id)
+    assert (line.status, line.left_out) == ("failed", ())
+    assert run.recipe["params"] == {"lr": 0.1, "deep": True, "act": "relu"}
+    assert run.imported is not None
+    assert (run.imported.tags, run.imported.started_s, run.imported.ended_s) == ({"group": "sweep"}, T, T + 9)
 
 
 def test_a_million_points_of_event_files_take_less_than_ten_seconds(home: Home, tmp_path: Path) -> None:
@@ -228,32 +260,50 @@ def test_a_rewritten_file_adds_each_point_as_often_as_it_is_missing(home: Home, 
     assert stored(home, line.run_id)["loss"] == bits([(1, T, 1.0), (2, T, 2.0), (1, T, 1.0)])
 
 
+KILLED = """
+import os, signal, sys, types
+from assay.cli.main import main
+from assay.store.metrics import segment
+from assay.trackers.importers import folder
+where, write, fold = sys.argv.pop(1), os.write, folder.fold_run
+left = int(where) if where.isdecimal() else 10**9
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+def write_or_die(file, data):
+    global left
+    left -= 1
+    if left:
+        return write(file, data)
+    write(file, data[: len(data) // 2])
+    die()
+segment.os = types.SimpleNamespace(**{**vars(os), "write": write_or_die})
+if where == "before fold":
+    folder.fold_run = lambda *_: die()
+if where == "after fold":
+    folder.fold_run = lambda *parts: (fold(*parts), die())
+main()
+"""
+"""`assay` that SIGKILL ends in the middle of the frame of a given number, or around the fold into the ledger."""
+
+
 def test_an_import_that_is_killed_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
     rows = [(f"m{k % 40}", k, T + k, k) for k in range(20_000)]
+    expected = {f"m{k}": bits(row[1:] for row in rows[k::40]) for k in range(40)}
     event_file(tmp_path / "logs", [scalar_event(*row) for row in rows])
-    environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-m", "assay", "runs", "import", str(tmp_path / "logs")]
-    rng = random.Random(3)
-    for _ in range(6):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        segments = [*(tmp_path / "home").glob("*/metrics/*/*.seg")]
-        deadline_s = time.monotonic() + 60
-        while not segments and time.monotonic() < deadline_s and process.poll() is None:
-            segments = [*(tmp_path / "home").glob("*/metrics/*/*.seg")]
-        time.sleep(rng.random() * 0.02)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for path in segments:  # what a write that was cut leaves
-            with path.open("r+b") as file:
-                file.truncate(max(0, path.stat().st_size - rng.randrange(100)))
-    home = Home.at(tmp_path / "home")
+    home, nums = Home.at(tmp_path / "home"), []
+    for where in ("1", "30", "before fold", "after fold"):
+        command = [sys.executable, "-c", KILLED, where, "runs", "import", str(tmp_path / "logs")]
+        process = subprocess.run(command, env={**os.environ, "ASSAY_HOME": str(home.folder)}, check=False)
+        assert process.returncode == -signal.SIGKILL
+        (run_dir,) = (path.parent for path in home.folder.glob("*/import.lock"))
+        found = stored(home, run_dir.name)
+        assert all(points == expected[name][: len(points)] for name, points in found.items())
+        nums.append(sum(map(len, found.values())))
+    assert nums == sorted(nums)
+    assert 0 == nums[0] < nums[1] < nums[2] == len(rows)
     (line,) = imported(home, tmp_path / "logs")
-    (again,) = imported(home, tmp_path / "logs")
-    assert again.num_new == 0
-    for name in ("m0", "m39"):
-        assert points(home, line.run_id, name) == bits(
-            (step, at_s, value) for tag, step, at_s, value in rows if tag == name
-        )
+    assert (line.num_points, line.num_new) == (len(rows), 0)
+    assert {name: points(home, line.run_id, name) for name in expected} == expected
 
 
 def test_two_imports_at_a_time_double_nothing(tmp_path: Path) -> None:
@@ -394,6 +444,37 @@ def test_a_resumed_wandb_run_has_several_files_and_its_own_step_metric(home: Hom
     assert line.status == "unknown"
 
 
+def test_what_wandb_has_besides_rows_is_taken_or_counted(home: Home, tmp_path: Path) -> None:
+    config = message(
+        (17, message((1, "abc"), (6, "g"), (9, "why"), (12, "s1"), (13, "box"), (23, message((1, "old")))))
+    )
+    removed = message((5, message((1, message((1, "lr"), (16, "1"))), (1, message((1, "x"), (16, "2"))))))
+    summary = [(1, message((1, name), (16, "1"))) for name in ("loss", "best", "_runtime")]
+    others = [(7, b""), (8, b""), (25, b""), (10, b""), (13, b""), (13, b"")]
+    wandb_file(
+        tmp_path / "w",
+        [config, removed, message((5, message((2, message((1, "x")))))), wandb_row(1, T, loss=1.0),
+         message((3, message(*summary))), *(message(part) for part in others)],
+    )  # fmt: skip
+    (line,) = imported(home, tmp_path / "w")
+    assert line.left_out == (
+        "1 samples of the system", "1 artifacts", "1 artifacts that it used", "1 alerts", "2 lines of its output",
+        "1 values of the summary that no row has",
+    )  # fmt: skip
+    run = home.run(line.run_id)
+    assert run.recipe["params"] == {"lr": 1}
+    assert run.imported is not None
+    assert run.imported.tags == {"group": "g", "notes": "why", "sweep": "s1", "host": "box", "forked_from": "old"}
+
+
+def test_a_file_of_another_tool_between_wandb_runs_is_said_after_they_were_imported(home: Home, tmp_path: Path) -> None:
+    wandb_file(tmp_path / "w", [wandb_run(), wandb_row(1, T, loss=1.0)])
+    (tmp_path / "w" / "run-x.wandb").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"run-x.wandb: not a file of W&B"):
+        imported(home, tmp_path)
+    assert len(home.runs()) == 1
+
+
 def test_a_file_that_is_no_wandb_run_is_refused(home: Home, tmp_path: Path) -> None:
     (tmp_path / "run-x.wandb").write_bytes(b"nonsense" * 100)
     with pytest.raises(DataError, match="does not begin with"):
@@ -427,6 +508,25 @@ def test_an_mlflow_folder_gives_nested_names_and_says_which_lines_are_damaged(ho
     assert points(home, line.run_id, "eval/acc") == bits([(1, 1.5, 1.0)])
 
 
+def test_what_mlflow_has_besides_metrics_is_taken_or_counted(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "files" / "deep").mkdir(parents=True)
+    (tmp_path / "files" / "deep" / "model.bin").write_bytes(b"x")
+    mlflow_database(path := tmp_path / "mlflow.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO experiment_tags VALUES ('mlflow.note.content', 'why', 1)")
+        database.execute("INSERT INTO inputs VALUES ('i', 'aa')")
+        database.execute("UPDATE runs SET artifact_uri = ?", (f"file://{tmp_path}/files",))
+        database.commit()
+    line = imported(home, path)[0]
+    assert line.left_out == ("1 datasets that it used", "1 artifact files")
+    run = home.run(line.run_id)
+    assert run.imported is not None
+    assert run.imported.tags == {"experiment.mlflow.note.content": "why", "team": "red"}
+    mlflow_folder(tmp_path / "mlruns", {"loss": "1500 0.5 1\n"})
+    (tmp_path / "files").rename(tmp_path / "mlruns" / "7" / "aa" / "artifacts")
+    assert imported(home, tmp_path / "mlruns")[0].left_out == ("1 artifact files",)
+
+
 def test_a_status_that_changes_is_updated(home: Home, tmp_path: Path) -> None:
     mlflow_database(path := tmp_path / "mlflow.db")
     log_mlflow(path, "aa", [("loss", 1, 1000, 1.0)])
@@ -454,6 +554,36 @@ def test_a_damaged_database_is_one_sentence(home: Home, tmp_path: Path) -> None:
         imported(home, path)
 
 
+def test_a_database_that_another_process_locks_is_one_sentence_and_later_read_whole(
+    home: Home, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("assay.trackers.importers.sqlite.WAIT_S", 0.05)
+    mlflow_database(path := tmp_path / "mlflow.db")
+    log_mlflow(path, "aa", [("loss", 1, 1000, 1.0)])
+    with closing(sqlite3.connect(path, isolation_level="EXCLUSIVE")) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DataError, match="locked"):
+            imported(home, path)
+    assert imported(home, path)[0].num_new == 1
+
+
+def test_a_table_that_is_damaged_gives_the_rows_before_the_damage(home: Home, tmp_path: Path) -> None:
+    mlflow_database(path := tmp_path / "mlflow.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE INDEX of_run ON metrics (run_uuid)")
+    log_mlflow(path, "aa", [("loss", k, 1000, 1.0) for k in range(2000)])
+    with closing(sqlite3.connect(path)) as database:
+        (page,) = database.execute("SELECT MAX(pageno) FROM dbstat WHERE name = 'metrics'").fetchone()
+    data = bytearray(path.read_bytes())
+    data[4096 * (page - 1) : 4096 * page] = b"\xff" * 4096
+    path.write_bytes(data)
+    line = imported(home, path)[0]
+    assert line.left_out[-1] == "1 tables were damaged, and rows after the damage not read"
+    steps = [step for step, _, _ in points(home, line.run_id, "loss")]
+    assert steps == list(range(len(steps)))
+    assert 1000 < len(steps) < 2000
+
+
 # trackio and Neptune
 
 
@@ -473,6 +603,37 @@ def test_trackio_gives_numbers_that_json_spells_as_text(home: Home, tmp_path: Pa
     assert points(home, first.run_id, "x") == bits([(0, at_s, math.nan)])
     assert (first.left_out, second.num_points) == (("1 values that are no numbers",), 1)
     assert home.run(first.run_id).recipe == {"name": "proj", "params": {"lr": 0.1}}
+
+
+def test_what_trackio_has_besides_metrics_is_counted(home: Home, tmp_path: Path) -> None:
+    trackio_database(tmp_path / "p.db", [("a", 0, "2026-01-01T00:00:00+00:00", {"loss": 1.0})])
+    with closing(sqlite3.connect(tmp_path / "p.db")) as database:
+        for table in ("system_metrics", "alerts", "traces", "run_artifact_links"):
+            database.execute(f"CREATE TABLE {table} (run_id TEXT)")
+            database.executemany(f"INSERT INTO {table} VALUES (?)", [("id-a",), ("id-b",)])
+        database.execute("INSERT INTO metrics VALUES (9, 'id-a', '', 'a', 1, '[]')")
+        database.commit()
+    (line,) = imported(home, tmp_path)
+    assert line.left_out == (
+        "1 rows were damaged", "1 samples of the system", "1 alerts", "1 traces", "1 artifacts"
+    )  # fmt: skip
+
+
+def test_a_project_of_trackio_in_parquet_is_read_with_its_config(home: Home, tmp_path: Path) -> None:
+    row = {"run_id": "x", "run_name": "a", "timestamp": "2026-01-01T00:00:00+00:00"}
+    for end, rows in {
+        "": [{**row, "step": 3, "loss": 1.0}, {**row, "step": 4, "loss": math.nan}],
+        "_configs": [{**row, "step": 7, "lr": 0.1, "_Group": "g", "created_at": ""}],
+        "_system": [{**row, "gpu": 1.0}],
+        "_traces": [{**row, "step": 3}, {**row, "step": 4}],
+    }.items():
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"p{end}.parquet")
+    (line,) = imported(home, tmp_path)
+    assert (line.num_points, line.left_out) == (2, ("1 samples of the system", "2 traces"))
+    run = home.run(line.run_id)
+    assert run.recipe == {"name": "p", "params": {"lr": 0.1}}
+    assert run.imported is not None
+    assert run.imported.tags == {"group": "g"}
 
 
 def neptune_rows(num_points: int) -> pa.Table:
@@ -517,6 +678,73 @@ def test_the_parts_of_a_neptune_export_are_one_run(home: Home, tmp_path: Path) -
     run = home.run(line.run_id)
     assert run.recipe == {"name": "team/proj", "params": {"params/lr": 0.1}}
     assert run.created_s == T
+
+
+def test_a_parquet_file_with_other_types_is_counted_and_the_others_are_read(home: Home, tmp_path: Path) -> None:
+    pq.write_table(neptune_rows(4), tmp_path / "RUN-1_part_0.parquet")
+    for part, (column, values) in enumerate({"step": "x", "float_value": "y", "timestamp": [1]}.items(), 1):
+        table = neptune_rows(4)
+        table = table.set_column(table.column_names.index(column), column, pa.array([values] * len(table)))
+        pq.write_table(table, tmp_path / f"RUN-1_part_{part}.parquet")
+    hostile = pa.array(["{0.__class__}"] + [None] * 9)
+    table = neptune_rows(4)
+    pq.write_table(table.set_column(3, "attribute_type", hostile), tmp_path / "RUN-1_part_9.parquet")
+    (line,) = imported(home, tmp_path)
+    assert line.num_points == 4
+    assert {"3 damaged Parquet files", "9 rows without a name or type", "1 rows of {0.__class__}"} <= {*line.left_out}
+
+
+# Damage of any kind
+
+
+def sound_source(folder: Path, tool: str) -> Path:
+    """Write a source of a tool; return the file in it."""
+    if tool == "tensorboard":
+        return event_file(folder, [scalar_event(f"m{k % 5}", k, T + k, k) for k in range(200)])
+    if tool == "wandb":
+        rows = [wandb_row(k, T + k, loss=k, text="x" * (k % 50)) for k in range(700)]
+        return wandb_file(folder, [wandb_run(lr=0.1), *rows, wandb_exit(0)])
+    folder.mkdir()
+    if tool == "mlflow":
+        mlflow_database(folder / "m.db")
+        log_mlflow(folder / "m.db", "aa", [("loss", k, 1000 * k, k) for k in range(300)])
+        return folder / "m.db"
+    if tool == "trackio":
+        trackio_database(folder / "p.db", [("a", k, "2026-01-01T00:00:00Z", {"loss": k}) for k in range(300)])
+        return folder / "p.db"
+    pq.write_table(neptune_rows(200), folder / "RUN-1_part_0.parquet")
+    return folder / "RUN-1_part_0.parquet"
+
+
+@pytest.mark.parametrize("tool", ["tensorboard", "wandb", "mlflow", "trackio", "neptune"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damage_anywhere_is_counted_or_one_sentence_and_invents_nothing(
+    tmp_path_factory: pytest.TempPathFactory, tool: str, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    octets = bytearray((path := sound_source(folder / "source", tool)).read_bytes())
+    sound = all_points(folder / "source")
+    for at in data.draw(st.lists(st.integers(0, len(octets) - 1), max_size=8)):
+        octets[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(octets[: data.draw(st.one_of(st.just(len(octets)), st.integers(0, len(octets))))])
+    try:
+        found = all_points(folder / "source")
+    except AssayError as error:
+        assert len(str(error)) < 1_000
+    else:
+        if tool in ("tensorboard", "wandb"):  # their checksums tell what is damaged
+            assert found <= sound
+
+
+def all_points(source: Path) -> set[tuple[str, int, int, int]]:
+    return {
+        (name, *point)
+        for run in read_runs(source)
+        for series in run.attempts
+        for name, found in series.items()
+        for point in bits(zip(*(column.tolist() for column in found), strict=True))
+    }
 
 
 # Sources

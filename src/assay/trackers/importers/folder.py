@@ -27,7 +27,7 @@ from assay.store.ledger.writer import marking
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import Points, SegmentWriter, read_segment, segment_path
 from assay.store.objects import open_store
-from assay.trackers.importers.foreign_run import ForeignRun, Series, plain_value, valid_time
+from assay.trackers.importers.foreign_run import ForeignRun, Series, plain_value
 from assay.trackers.importers.sources import read_runs
 
 LOCK_FILE = "import.lock"
@@ -88,10 +88,9 @@ def _record(run_id: str, folder: Path, foreign: ForeignRun) -> Run:
     tags = {_text(key): _text(value) for key, value in foreign.facts.tags.items()}
     recipe = {"name": _text(foreign.experiment) or texts["name"], "params": plain_value(foreign.params)}
     first_s = min((float(points.at_s.min()) for points in all_points), default=0.0)
-    times = {name: valid_time(getattr(foreign.facts, name)) for name in ("started_s", "ended_s")}
     return Run(
         run_id=run_id,
-        created_s=first_s if times["started_s"] is None else times["started_s"],
+        created_s=first_s if foreign.facts.started_s is None else foreign.facts.started_s,
         recipe=recipe,
         recipe_sha256=sha256_of_json(recipe),
         dataset_fingerprint="",
@@ -99,7 +98,7 @@ def _record(run_id: str, folder: Path, foreign: ForeignRun) -> Run:
         run_dir=str(folder),
         store_url=str(folder),
         num_steps=max([1, *(int(points.steps.max()) for points in all_points)]),
-        imported=foreign.facts.model_copy(update={**texts, **times, "tags": tags}),
+        imported=foreign.facts.model_copy(update={**texts, "tags": tags}),
     )
 
 

@@ -1,14 +1,15 @@
 """A run as another tracker recorded it: the common form of what each reader returns.
 
-    files of a tool --(its reader)--> ForeignRun --(folder.py)--> a run's folder in the home
+    files of a tool --(its reader)--> RunBuilder --> ForeignRun --(folder.py)--> a run's folder in the home
 
 Points are kept as the tool has them: NaN, infinities, repeated and falling steps, clocks that jump.
 """
 
 import json
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -26,6 +27,14 @@ Series = dict[str, Points]
 """Points by the metric's name; times are seconds since the epoch."""
 
 
+class _Columns(NamedTuple):
+    """Points that grow: `Points` as arrays of the standard library, a third of the memory of lists."""
+
+    steps: "array[int]"
+    at_s: "array[float]"
+    values: "array[float]"
+
+
 class ForeignRun(NamedTuple):
     """One run of another tracker."""
 
@@ -37,55 +46,74 @@ class ForeignRun(NamedTuple):
     """One series of points per life of the run. A later life replaces the steps from its first one on."""
 
 
-class Losses(Counter[str]):
-    """What a reader left out: sentence with `{}` for the number -> number."""
+class RunBuilder:
+    """Collects the points of one run, and counts what its reader leaves out."""
 
-    def sentences(self) -> tuple[str, ...]:
-        """Return what was left out, in order of appearance."""
-        return tuple(text.format(f"{count:,}") for text, count in self.items() if count)
+    def __init__(self) -> None:
+        self._lives: list[dict[str, _Columns]] = [{}]
+        self._left_out: Counter[str] = Counter()
 
+    def leave_out(self, text: str, num: int = 1) -> None:
+        """Count something that is not imported, in a sentence with `{}` for the number."""
+        self._left_out[text] += num
 
-class SeriesBuilder:
-    """Collects points one at a time, by metric."""
+    def begin_life(self) -> None:
+        """Begin a life of the run: points that are added later replace older ones from their first step on."""
+        self._lives.append({})
 
-    def __init__(self, losses: Losses) -> None:
-        self._rows: dict[str, list[tuple[int, float, float]]] = {}
-        self._losses = losses
-
-    def add(self, name: str, step: object, at_s: float, value: object) -> None:
+    def add(self, name: str, step: object, at_s: object, value: object) -> None:
         """Add a point; a value or step that is no number is counted as left out."""
-        number, index = _number(value), _number(step)
+        number, index, time_s = _number(value), _number(step), _number(at_s)
         if number is None:
-            self._losses["{} values that are no numbers"] += 1
+            self.leave_out("{} values that are no numbers")
         elif index is None or not abs(index) < 2**62:
-            self._losses["{} points without a whole step"] += 1
+            self.leave_out("{} points without a whole step")
         else:
-            self._losses["{} points with their fractional step rounded down"] += index != math.floor(index)
-            self._rows.setdefault(name, []).append((math.floor(index), at_s, number))
+            if (whole := math.floor(index)) != index:
+                self.leave_out("{} points with their fractional step rounded down")
+            columns = self._columns(name)
+            columns.steps.append(whole)
+            columns.at_s.append(math.nan if time_s is None else time_s)
+            columns.values.append(number)
 
-    def series(self) -> Series:
-        """Return the points, each metric's in the order they were added."""
-        return named_series(((name, points_of(rows)) for name, rows in self._rows.items()), self._losses)
+    def add_points(self, name: str, points: Points) -> None:
+        """Add several points of one metric."""
+        columns = self._columns(name)
+        columns.steps.frombytes(points.steps.tobytes())
+        columns.at_s.frombytes(points.at_s.tobytes())
+        columns.values.frombytes(points.values.tobytes())
+
+    def _columns(self, name: str) -> _Columns:
+        life = self._lives[-1]
+        return life.get(name) or life.setdefault(name, _Columns(array("q"), array("d"), array("d")))
+
+    def run(self, *, experiment: str, params: Mapping[str, Any], **facts: Any) -> ForeignRun:
+        """Return the run with what else is known of it; see `ImportedFrom` for the facts."""
+        attempts = [self._series(life) for life in self._lives if life] or [{}]
+        sentences = (text.replace("{}", f"{num:,}", 1) for text, num in self._left_out.items() if num)
+        times = {name: _valid_time(facts.pop(name, None)) for name in ("started_s", "ended_s")}
+        return ForeignRun(ImportedFrom(**facts, **times, left_out=tuple(sentences)), experiment, params, attempts)
+
+    def _series(self, life: Mapping[str, _Columns]) -> Series:
+        """Return points under names that a ledger can store, with times that a date can show."""
+        series: Series = {}
+        for name, columns in life.items():
+            stored, steps, at_s, values = _stored_name(name), *map(np.asarray, columns)
+            is_time = (at_s >= 0) & (at_s < END_OF_TIME_S)
+            self.leave_out("{} metric names shortened", int(stored != name))
+            self.leave_out("{} points had no valid time and got 1970", int((~is_time).sum()))
+            points = Points(steps, np.where(is_time, at_s, 0.0), values)
+            # Two names may differ in nothing that can be stored.
+            series[stored] = _joined(series[stored], points) if stored in series else points
+        return series
 
 
-def points_of(rows: Sequence[tuple[int, float, float]]) -> Points:
-    """Return points from rows of step, time and value."""
-    steps, at_s, values = zip(*rows, strict=True)
-    return Points(np.array(steps, np.int64), np.array(at_s, np.float64), np.array(values, np.float64))
+def _joined(first: Points, second: Points) -> Points:
+    steps, at_s, values = (np.concatenate(columns) for columns in zip(first, second, strict=True))
+    return Points(steps, at_s, values)
 
 
-def named_series(found: Iterable[tuple[str, Points]], losses: Losses) -> Series:
-    """Return series under names that a ledger can store, with times that a date can show."""
-    series: Series = {}
-    for name, points in found:
-        stored, is_time = _stored_name(name), (points.at_s >= 0) & (points.at_s < END_OF_TIME_S)
-        losses["{} metric names shortened"] += stored != name
-        losses["{} points had no valid time and got 1970"] += int((~is_time).sum())
-        series[stored] = points._replace(at_s=np.where(is_time, points.at_s, 0.0))
-    return series
-
-
-def valid_time(seconds: float | None) -> float | None:
+def _valid_time(seconds: float | None) -> float | None:
     """Return a time that a date can show, or None."""
     return seconds if seconds is not None and 0 <= seconds < END_OF_TIME_S else None
 
@@ -99,11 +127,11 @@ def _stored_name(name: str) -> str:
 
 def _number(value: object) -> float | int | None:
     """Return a number as it is. JSON of other tools spells NaN and infinities as text."""
-    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
+    if isinstance(value, float):
+        return value
     if isinstance(value, int):
         return value if abs(value) < 2**1000 else None
-    return value if isinstance(value, float) else None
+    return float(value) if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity") else None
 
 
 def plain_value(value: Any) -> Any:

@@ -1,41 +1,48 @@
 """Reads MLflow's two local stores, without MLflow: the SQLite database and the folder `mlruns`."""
 
 import math
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
 from assay.base.errors import DataError
-from assay.records.run import ImportedFrom, RunStatus
-from assay.trackers.importers.foreign_run import ForeignRun, Losses, SeriesBuilder
-from assay.trackers.importers.sqlite import opened
+from assay.records.run import RunStatus
+from assay.trackers.importers.foreign_run import ForeignRun, RunBuilder
+from assay.trackers.importers.sqlite import RowReader, opened
 
 _STATUSES: Mapping[str, RunStatus] = {"FINISHED": "succeeded", "FAILED": "failed", "KILLED": "preempted"}
-_NUMBERED = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+_NUMBERED: Mapping[object, str] = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 """Statuses as the folder's files have them."""
 META_FILE = "meta.yaml"
+_LEFT_OUT = {"artifacts": "{} artifact files", "inputs": "{} datasets that it used", "outputs": "{} logged models"}
+"""Subfolder of a run -> how its files are counted."""
+_RUNS = (
+    "SELECT run_uuid, runs.name, status, start_time, end_time, artifact_uri, experiment_id, experiments.name FROM runs "
+    "JOIN experiments USING (experiment_id) WHERE runs.lifecycle_stage = 'active' ORDER BY start_time, run_uuid"
+)
 
 
 def read_mlflow_database(path: Path) -> Iterator[ForeignRun]:
     """Yield the runs of a database that are not deleted."""
     with closing(opened(path)) as database:
-        query = (
-            "SELECT run_uuid, runs.name, status, start_time, end_time, experiments.name FROM runs "
-            "JOIN experiments USING (experiment_id) WHERE runs.lifecycle_stage = 'active' ORDER BY start_time, run_uuid"
-        )
-        for run_id, name, status, start_ms, end_ms, experiment in database.execute(query).fetchall():
-            losses = Losses()
-            builder = SeriesBuilder(losses)
-            metrics = "SELECT key, step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid"
-            for key, step, at_ms, value, is_nan in database.execute(metrics, (run_id,)):
-                builder.add(key, step, _seconds(at_ms) or 0.0, math.nan if is_nan else value)
-            params, tags = (_pairs(database, table, run_id) for table in ("params", "tags"))
-            facts = {"source": str(path), "tool_run_id": run_id, "name": name or tags.get("mlflow.runName") or run_id}
-            yield _run(builder, losses, str(experiment), params, tags, str(status), (start_ms, end_ms), **facts)
+        for run_id, name, status, start_ms, end_ms, artifacts, experiment_id, experiment in database.execute(_RUNS):
+            builder = RunBuilder()
+            run = RowReader(database, "run_uuid", run_id, builder)
+            for key, step, at_ms, value, is_nan in run.rows("key, step, timestamp, value, is_nan", "metrics"):
+                builder.add(str(key), step, _seconds(at_ms), math.nan if is_nan else value)
+            run._replace(key="destination_id").leave_out({"inputs": _LEFT_OUT["inputs"]})
+            of_experiment = run._replace(key="experiment_id", run_id=experiment_id).pairs("experiment_tags")
+            address = urlsplit(str(artifacts or ""))
+            if address.scheme in ("", "file") and address.path:
+                builder.leave_out(_LEFT_OUT["artifacts"], len(_texts(Path(unquote(address.path)), is_read=False)))
+            meta = {
+                "run_id": run_id, "run_name": name, "status": status, "start_time": start_ms, "end_time": end_ms
+            }  # fmt: skip
+            yield _run(builder, path, str(experiment), meta, run.pairs("params"), run.pairs("tags"), of_experiment)
 
 
 def read_mlflow_folder(folder: Path) -> Iterator[ForeignRun]:
@@ -46,58 +53,44 @@ def read_mlflow_folder(folder: Path) -> Iterator[ForeignRun]:
             meta = _meta(run_dir)
             if "run_id" not in meta or meta.get("lifecycle_stage", "active") != "active":
                 continue
-            losses = Losses()
-            builder = SeriesBuilder(losses)
-            for name, path in _files(run_dir / "metrics"):
-                for line in path.read_text("utf-8", "replace").splitlines():
-                    _add_line(builder, name, line, losses)
-            params, tags = (
-                {name: path.read_text("utf-8", "replace") for name, path in _files(run_dir / kind)}
-                for kind in ("params", "tags")
-            )
-            status = meta.get("status")
-            facts = {
-                "source": str(run_dir),
-                "tool_run_id": str(meta["run_id"]),
-                "name": str(meta.get("run_name") or tags.get("mlflow.runName") or meta["run_id"]),
-            }
-            text = _NUMBERED.get(status, str(status)) if isinstance(status, int) else str(status)
-            yield _run(
-                builder, losses, experiment, params, tags, text, (meta.get("start_time"), meta.get("end_time")), **facts
-            )
+            builder = RunBuilder()
+            for name, text in _texts(run_dir / "metrics").items():
+                for line in text.splitlines():
+                    _add_line(builder, name, line)
+            for subfolder, sentence in _LEFT_OUT.items():
+                builder.leave_out(sentence, len(_texts(run_dir / subfolder, is_read=False)))
+            params, tags, experiment_tags = map(_texts, (run_dir / "params", run_dir / "tags", experiment_dir / "tags"))
+            yield _run(builder, run_dir, experiment, meta, params, tags, experiment_tags)
 
 
 def _run(
-    builder: SeriesBuilder,
-    losses: Losses,
+    builder: RunBuilder,
+    source: Path,
     experiment: str,
-    params: Mapping[str, Any],
-    tags: dict[str, str],
-    status: str,
-    times_ms: tuple[object, object],
-    **facts: str,
+    meta: Mapping[str, Any],
+    params: Mapping[str, str],
+    tags: Mapping[str, str],
+    experiment_tags: Mapping[str, str],
 ) -> ForeignRun:
-    series = builder.series()
-    imported = ImportedFrom(
+    """Return a run with the facts that both stores have under the same names."""
+    status = str(_NUMBERED.get(meta.get("status"), meta.get("status")))
+    return builder.run(
+        experiment=experiment,
+        params=params,
         tool="mlflow",
+        source=str(source),
+        tool_run_id=str(meta["run_id"]),
+        name=str(meta.get("run_name") or tags.get("mlflow.runName") or meta["run_id"]),
         status=_STATUSES.get(status, "unknown"),
         tool_status=status,
-        tags=tags,
-        started_s=_seconds(times_ms[0]),
-        ended_s=_seconds(times_ms[1]),
-        left_out=losses.sentences(),
-        **facts,
+        tags={**{f"experiment.{key}": value for key, value in experiment_tags.items()}, **tags},
+        started_s=_seconds(meta.get("start_time")),
+        ended_s=_seconds(meta.get("end_time")),
     )
-    return ForeignRun(imported, experiment, params, [series])
 
 
 def _seconds(time_ms: object) -> float | None:
-    return time_ms / 1000 if isinstance(time_ms, int | float) and time_ms else None
-
-
-def _pairs(database: sqlite3.Connection, table: str, run_id: str) -> dict[str, str]:
-    rows = database.execute(f"SELECT key, value FROM {table} WHERE run_uuid = ? ORDER BY key", (run_id,))
-    return {str(key): str(value) for key, value in rows}
+    return time_ms / 1000 if isinstance(time_ms, int | float) and 0 < time_ms < 2**62 else None
 
 
 def _meta(folder: Path) -> dict[str, Any]:
@@ -109,19 +102,20 @@ def _meta(folder: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a folder, at any depth, by the name that their path spells."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(folder).as_posix(), path
+def _texts(folder: Path, *, is_read: bool = True) -> dict[str, str]:
+    """Return the files of a folder, at any depth, by the name that their path spells; empty texts if not read."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): path.read_text("utf-8", "replace") if is_read else "" for path in paths
+    }
 
 
-def _add_line(builder: SeriesBuilder, name: str, line: str, losses: Losses) -> None:
+def _add_line(builder: RunBuilder, name: str, line: str) -> None:
     """Add a line `TIME_MS VALUE STEP`; files of MLflow before 1.0 have no steps."""
     words = line.split(" ")
     try:
         at_s, value, step = int(words[0]) / 1000, float(words[1]), int(words[2]) if len(words) > 2 else 0
-    except (ValueError, IndexError):
-        losses["{} lines were damaged"] += 1
+    except (ValueError, IndexError, OverflowError):
+        builder.leave_out("{} lines were damaged")
         return
     builder.add(name, step, at_s, value)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from assay.records.run import ImportedFrom, RunStatus
+from assay.records.run import RunStatus
 from assay.store.metrics.segment import Points
-from assay.trackers.importers.foreign_run import ForeignRun, Losses, Series, named_series
+from assay.trackers.importers.foreign_run import ForeignRun, RunBuilder
 
 _PART = re.compile(r"(?P<run>.+)_part_(?P<part>\d+)\.parquet")
 _VALUES = {
@@ -20,7 +20,14 @@ _VALUES = {
     "datetime": "datetime_value", "string_set": "string_set_value",
 }  # fmt: skip
 """Type of an attribute -> column of its value."""
-_COLUMNS = ["project_id", "run_id", "attribute_path", "attribute_type", "step", "timestamp", *_VALUES.values()]
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("project_id", "run_id", "attribute_path", "attribute_type")),
+        ("step", pa.float64()), ("timestamp", pa.timestamp("us", tz="UTC")), ("float_value", pa.float64()),
+        ("int_value", pa.int64()), ("string_value", pa.string()), ("bool_value", pa.bool_()),
+        ("datetime_value", pa.timestamp("us", tz="UTC")), ("string_set_value", pa.list_(pa.string())),
+    ]
+)  # fmt: skip
 
 
 def read_neptune(folder: Path) -> Iterator[ForeignRun]:
@@ -30,32 +37,38 @@ def read_neptune(folder: Path) -> Iterator[ForeignRun]:
         if match := _PART.fullmatch(path.name):
             runs.setdefault((path.parent, match["run"]), []).append((int(match["part"]), path))
     for parts in runs.values():
-        losses = Losses()
-        tables = [table for _, path in sorted(parts) if (table := _table(path, losses)) is not None]
-        if tables:
-            yield _read_run(pa.concat_tables(tables), parts[0][1], losses)
+        builder = RunBuilder()
+        tables = [table for _, path in sorted(parts) if (table := _table(path, builder)) is not None]
+        if tables and sum(map(len, tables)):
+            yield _read_run(pa.concat_tables(tables), parts[0][1], builder)
 
 
-def _table(path: Path, losses: Losses) -> pa.Table | None:
+def _table(path: Path, builder: RunBuilder) -> pa.Table | None:
+    """Return a file's rows that have a name; None if the file or the types in it are damaged."""
     try:
-        return pq.read_table(path, columns=_COLUMNS)
+        table = pq.read_table(path, columns=_SCHEMA.names).cast(_SCHEMA)
     except (pa.ArrowException, OSError):
-        losses["{} damaged Parquet files"] += 1
+        builder.leave_out("{} damaged Parquet files")
         return None
+    named = table.filter(pc.and_(pc.is_valid(table["attribute_path"]), pc.is_valid(table["attribute_type"])))
+    builder.leave_out("{} rows without a name or type", len(table) - len(named))
+    return named
 
 
-def _read_run(table: pa.Table, path: Path, losses: Losses) -> ForeignRun:
+def _read_run(table: pa.Table, path: Path, builder: RunBuilder) -> ForeignRun:
     is_series = pc.equal(table["attribute_type"], "float_series")
-    series = _series(table.filter(is_series), losses)
+    _add_series(table.filter(is_series), builder)
     params: dict[str, Any] = {}
     for row in table.filter(pc.invert(is_series)).to_pylist():
         if (column := _VALUES.get(row["attribute_type"])) is None:
-            losses[f"{{}} rows of {row['attribute_type']}"] += 1
+            builder.leave_out(f"{{}} rows of {row['attribute_type']}")
         elif row[column] is not None:
             params[row["attribute_path"]] = row[column]
     system = {name.removeprefix("sys/"): params.pop(name) for name in [*params] if name.startswith("sys/")}
     run_id, project = str(table["run_id"][0]), str(table["project_id"][0])
-    facts = ImportedFrom(
+    return builder.run(
+        experiment=project,
+        params=params,
         tool="neptune",
         source=str(path),
         tool_run_id=f"{project}/{run_id}",
@@ -65,32 +78,25 @@ def _read_run(table: pa.Table, path: Path, losses: Losses) -> ForeignRun:
         tags={name: str(value) for name, value in system.items()},
         started_s=_seconds(system.get("creation_time")),
         ended_s=_seconds(system.get("modification_time")),
-        left_out=losses.sentences(),
     )
-    return ForeignRun(facts, project, params, [series])
 
 
-def _series(table: pa.Table, losses: Losses) -> Series:
-    steps = pc.cast(table["step"], pa.float64()).to_numpy()
-    has_step = np.isfinite(steps)
-    losses["{} points without a whole step"] += int((~has_step).sum())
-    losses["{} points with their fractional step rounded down"] += int((steps[has_step] % 1 != 0).sum())
+def _add_series(table: pa.Table, builder: RunBuilder) -> None:
+    steps = table["step"].to_numpy()
+    has_step = np.abs(steps) < 2**62
+    builder.leave_out("{} points without a whole step", int((~has_step).sum()))
+    builder.leave_out("{} points with their fractional step rounded down", int((steps[has_step] % 1 != 0).sum()))
     # A null and a NaN are one: Neptune had no points without a value.
     values = table["float_value"].to_numpy()
-    times = pc.cast(pc.cast(table["timestamp"], pa.timestamp("ms")), pa.int64()).to_numpy().astype(float) / 1000
+    times = pc.cast(pc.cast(table["timestamp"], pa.int64()), pa.float64()).to_numpy() / 1e6
     paths = table["attribute_path"].combine_chunks().dictionary_encode()
     codes, names = paths.indices.to_numpy(), paths.dictionary.to_pylist()
     order = np.flatnonzero(has_step)
     order = order[np.argsort(codes[order], kind="stable")]
-    groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    return named_series(
-        (
-            (names[codes[group[0]]], Points(np.floor(steps[group]).astype(np.int64), times[group], values[group]))
-            for group in groups
-            if len(group)
-        ),
-        losses,
-    )
+    for group in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        if len(group):
+            points = Points(np.floor(steps[group]).astype(np.int64), times[group], values[group])
+            builder.add_points(names[codes[group[0]]], points)
 
 
 def _status(system: dict[str, Any]) -> RunStatus:

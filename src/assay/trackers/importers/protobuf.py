@@ -1,72 +1,37 @@
-"""The wire format of protocol buffers, as far as scalars of TensorBoard and W&B need it: no schema, no packages."""
+"""Message classes of protocol buffers, made from the lines of a schema that a reader needs: no package of its tool."""
 
-import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+import re
+from typing import Any
 
-from assay.base.errors import DataError
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-_SIZES = {FIXED64: 8, FIXED32: 4}
-
-
-class Field(NamedTuple):
-    """One field of a message and where its value lies in the data."""
-
-    number: int
-    wire_type: int
-    begin: int
-    end: int
-
-    def integer(self, data: bytes) -> int:
-        """Return a varint as a signed 64-bit integer."""
-        value, _ = _varint(data, self.begin, self.end)
-        return value - 2**64 if value >= 2**63 else value
-
-    def number_of(self, data: bytes) -> float:
-        """Return a fixed field as a floating-point number."""
-        (value,) = struct.unpack_from("<d" if self.wire_type == FIXED64 else "<f", data, self.begin)
-        return float(value)
-
-    def text(self, data: bytes) -> str:
-        """Return a string; bytes that are no UTF-8 are replaced."""
-        return data[self.begin : self.end].decode("utf-8", "replace")
+_MESSAGE = re.compile(r"message (\w+) \{(.*?)\}", re.DOTALL)
+_FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 
 
-def fields(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[Field]:
-    """Yield the fields of a message in order. Raises `DataError` if the bytes are none."""
-    at, end = begin, len(data) if end is None else end
-    while at < end:
-        key, at = _varint(data, at, end)
-        number, wire_type, start = key >> 3, key & 7, at
-        if wire_type == VARINT:
-            _, at = _varint(data, at, end)
-        elif wire_type == BYTES:
-            length, start = _varint(data, at, end)
-            at = start + length
-        elif wire_type in _SIZES:
-            at += _SIZES[wire_type]
-        else:
-            at = end + 1
-        if at > end or not number:
-            raise DataError("these bytes are no protocol buffer")
-        yield Field(number, wire_type, start, at)
+def message_classes(schema: str) -> dict[str, Any]:
+    """Return a class for each `message` of a schema in the language of .proto files.
+
+    Fields that the schema does not name are skipped. Texts are declared as `bytes`, because damaged ones must not
+    make their message unreadable.
+    """
+    file = FileDescriptorProto(name="schema.proto", syntax="proto2")  # in proto2 each field knows whether it is set
+    for name, body in _MESSAGE.findall(schema):
+        message = file.message_type.add(name=name)
+        for repeated, kind, field_name, number in _FIELD.findall(body):
+            field = message.field.add(name=field_name, number=int(number))
+            field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            if kind[0].isupper():
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{kind}"
+            else:
+                field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+    pool = DescriptorPool()
+    pool.Add(file)
+    return {message.name: GetMessageClass(pool.FindMessageTypeByName(message.name)) for message in file.message_type}
 
 
-def parts(data: bytes, field: Field) -> Iterator[Field]:
-    """Yield the fields of a nested message."""
-    if field.wire_type != BYTES:
-        raise DataError("a nested message has another wire type")
-    return fields(data, field.begin, field.end)
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & (2**64 - 1), at
-        shift += 7
-    raise DataError("these bytes are no protocol buffer")
+def text_of(data: bytes) -> str:
+    """Return a text; bytes that are no UTF-8 are replaced."""
+    return data.decode("utf-8", "replace")

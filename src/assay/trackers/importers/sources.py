@@ -14,9 +14,11 @@ from assay.trackers.importers.mlflow import META_FILE, read_mlflow_database, rea
 from assay.trackers.importers.neptune import read_neptune
 from assay.trackers.importers.sqlite import columns_of, opened
 from assay.trackers.importers.tensorboard import EVENT_FILES, read_tensorboard
-from assay.trackers.importers.trackio import read_trackio_database, read_trackio_parquet
+from assay.trackers.importers.trackio import ASIDE, read_trackio_database, read_trackio_parquet
 from assay.trackers.importers.wandb import RUN_FILES, read_wandb
 
+DAMAGED = (sqlite3.Error, pa.ArrowException, OSError, UnicodeError, OverflowError)
+"""Errors of libraries that read a damaged file: SQLite quotes bytes that are no text, Arrow has dates beyond 9999."""
 Reader = Callable[[Path], Iterator[ForeignRun]]
 
 
@@ -24,21 +26,22 @@ def read_runs(source: Path, tool: str | None = None) -> Iterator[ForeignRun]:
     """Yield the runs that a tool left in a file or folder. Raises `ConfigError` if there are none of a known tool."""
     if not source.exists():
         raise ConfigError(f"{source}: no such file or folder.")
-    found = [(name, reader, path) for name, reader, path in _readers(source) if tool in (None, name)]
-    names = sorted({name for name, _, _ in found})
-    if not found:
-        raise ConfigError(
-            f"{source}: no runs of {tool or 'a known tool'} in it. Name a folder of TensorBoard event files, MLflow's "
-            "mlruns or its SQLite file, a folder with W&B's offline runs, a project of trackio, or the data folder of "
-            "neptune-exporter."
-        )
-    if len(names) > 1:
-        raise ConfigError(f"{source}: it holds runs of {' and '.join(names)}. Choose one with --from.")
-    for _, reader, path in found:
-        try:
+    path = source
+    try:
+        found = [(name, reader, path) for name, reader, path in _readers(source) if tool in (None, name)]
+        names = sorted({name for name, _, _ in found})
+        if not found:
+            raise ConfigError(
+                f"{source}: no runs of {tool or 'a known tool'} in it. Name a folder of TensorBoard event files, "
+                "MLflow's mlruns or its SQLite file, a folder with W&B's offline runs, a project of trackio, or the "
+                "data folder of neptune-exporter."
+            )
+        if len(names) > 1:
+            raise ConfigError(f"{source}: it holds runs of {' and '.join(names)}. Choose one with --from.")
+        for _, reader, path in found:
             yield from reader(path)
-        except (sqlite3.Error, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot be read: {error}. What was imported before is kept.") from error
+    except DAMAGED as error:
+        raise DataError(f"{path}: cannot be read: {error}. What was imported before is kept.") from error
 
 
 def _readers(source: Path) -> Iterator[tuple[str, Reader, Path]]:
@@ -60,7 +63,8 @@ def _reader_of(path: Path, folder: Path) -> tuple[str, Reader, Path] | None:
         columns = _parquet_columns(path)
         if "attribute_path" in columns:
             return "neptune", read_neptune, folder
-        if {"run_name", "step"} <= columns and not path.with_suffix(".db").exists():
+        is_project = {"run_name", "step"} <= columns and not path.stem.endswith(ASIDE)
+        if is_project and not path.with_suffix(".db").exists():
             return "trackio", read_trackio_parquet, path
     if _is_database(path):
         with closing(opened(path)) as database:
@@ -74,7 +78,7 @@ def _reader_of(path: Path, folder: Path) -> tuple[str, Reader, Path] | None:
 def _parquet_columns(path: Path) -> set[str]:
     try:
         return set(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
+    except DAMAGED:
         # A damaged part of an export counts among what is left out of its run.
         return {"attribute_path"} if "_part_" in path.name else set()
 

@@ -1,16 +1,24 @@
 """Reads trackio's projects, a SQLite database or a Parquet file each, without trackio."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from assay.records.run import ImportedFrom
-from assay.trackers.importers.foreign_run import ForeignRun, Losses, SeriesBuilder, json_or_text, seconds_of
-from assay.trackers.importers.sqlite import columns_of, opened
+import pyarrow.parquet as pq
 
-_ROW_COLUMNS = ("id", "run_id", "run_name", "timestamp", "step", "log_id", "space_id")
+from assay.trackers.importers.foreign_run import ForeignRun, RunBuilder, json_or_text, seconds_of
+from assay.trackers.importers.sqlite import RowReader, columns_of, opened
+
+_ROW_COLUMNS = ("id", "run_id", "run_name", "timestamp", "step", "log_id", "space_id", "created_at")
 """Columns of a Parquet file that are no metrics."""
+_LEFT_OUT = {
+    "system_metrics": "{} samples of the system", "alerts": "{} alerts", "traces": "{} traces",
+    "run_artifact_links": "{} artifacts", "external_run_artifact_links": "{} artifacts of other projects",
+}  # fmt: skip
+"""Table -> how the rows of a run are counted."""
+ASIDE = ("_configs", "_system", "_traces")
+"""Ends of the names of a project's other Parquet files; no project may have such a name."""
 
 
 def read_trackio_database(path: Path) -> Iterator[ForeignRun]:
@@ -18,49 +26,60 @@ def read_trackio_database(path: Path) -> Iterator[ForeignRun]:
     with closing(opened(path)) as database:
         # Before 0.10 runs had names only.
         key = "run_id" if "run_id" in columns_of(database, "metrics") else "run_name"
-        configs: dict[str, str] = {}
-        if columns_of(database, "configs"):
-            configs = dict(database.execute(f"SELECT {key}, config FROM configs ORDER BY id").fetchall())
         runs = database.execute(f"SELECT {key}, run_name, MIN(id) FROM metrics GROUP BY {key} ORDER BY 3").fetchall()
         for run_id, name, _ in runs:
-            query = f"SELECT step, timestamp, metrics FROM metrics WHERE {key} = ? ORDER BY id"
-            rows = ((step, time, json_or_text(text)) for step, time, text in database.execute(query, (run_id,)))
-            config = json_or_text(configs.get(run_id, "{}"))
-            yield _run(path, str(run_id), str(name), config, rows)
+            builder = RunBuilder()
+            run = RowReader(database, key, run_id, builder)
+            for step, time, text in run.rows("step, timestamp, metrics", "metrics"):
+                _add_row(builder, step, time, json_or_text(text))
+            run.leave_out(_LEFT_OUT)
+            config: Any = next((json_or_text(text) for (text,) in run.rows("config", "configs")), {})
+            yield _run(builder, path, str(run_id), str(name), config)
 
 
 def read_trackio_parquet(path: Path) -> Iterator[ForeignRun]:
     """Yield the runs of a project's Parquet file."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(path).to_pylist()
-    configs_path = path.with_name(f"{path.stem}_configs.parquet")
-    configs = pq.read_table(configs_path).to_pylist() if configs_path.is_file() else []
-    by_run: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_run.setdefault(str(row.get("run_id") or row["run_name"]), []).append(row)
-    for run_id, of_run in by_run.items():
-        config: dict[str, Any] = next((row for row in configs if run_id in (row.get("run_id"), row["run_name"])), {})
-        points = (
-            (row["step"], str(row["timestamp"]), {name: row[name] for name in row if name not in _ROW_COLUMNS})
-            for row in of_run
-        )
-        params = {name: value for name, value in config.items() if name not in (*_ROW_COLUMNS, "created_at")}
-        yield _run(path, run_id, str(of_run[0]["run_name"]), params, points)
+    configs = _by_run(path, "_configs")
+    left_out = {table: _by_run(path, end) for table, end in (("system_metrics", "_system"), ("traces", "_traces"))}
+    for run_id, rows in _by_run(path, "").items():
+        builder = RunBuilder()
+        for row in rows:
+            _add_row(builder, row["step"], row.get("timestamp"), _values(row))
+        for table, of_runs in left_out.items():
+            builder.leave_out(_LEFT_OUT[table], len(of_runs.get(run_id, ())))
+        config = _values(configs[run_id][0]) if run_id in configs else {}
+        yield _run(builder, path, run_id, str(rows[0]["run_name"]), config)
 
 
-def _run(path: Path, run_id: str, name: str, config: Any, rows: Iterable[tuple[int, str, Any]]) -> ForeignRun:
-    losses = Losses()
-    builder = SeriesBuilder(losses)
-    for step, time, metrics in rows:
-        at_s = seconds_of(time)
-        for metric, value in (metrics if isinstance(metrics, Mapping) else {}).items():
-            if value is not None:
-                builder.add(metric, step, at_s, value)
+def _by_run(path: Path, end: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of a project's Parquet file by run; no rows if there is no such file."""
+    file = path.with_name(f"{path.stem}{end}.parquet")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in pq.read_table(file).to_pylist() if file.is_file() else ():
+        found.setdefault(str(row.get("run_id") or row.get("run_name")), []).append(row)
+    return found
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in _ROW_COLUMNS}
+
+
+def _add_row(builder: RunBuilder, step: object, time: object, metrics: Any) -> None:
+    if not isinstance(metrics, Mapping):
+        builder.leave_out("{} rows were damaged")
+        return
+    at_s = seconds_of(str(time))
+    for metric, value in metrics.items():
+        if value is not None:
+            builder.add(metric, step, at_s, value)
+
+
+def _run(builder: RunBuilder, path: Path, run_id: str, name: str, config: Any) -> ForeignRun:
     params = config if isinstance(config, Mapping) else {}
     created = params.get("_Created")
-    series = builder.series()
-    facts = ImportedFrom(
+    return builder.run(
+        experiment=path.stem,
+        params={key: params[key] for key in params if not key.startswith("_")},
         tool="trackio",
         source=str(path),
         tool_run_id=f"{path.stem}/{run_id}",
@@ -68,6 +87,4 @@ def _run(path: Path, run_id: str, name: str, config: Any, rows: Iterable[tuple[i
         status="unknown",
         tags={key.lstrip("_").lower(): str(value) for key, value in params.items() if key.startswith("_") and value},
         started_s=seconds_of(created) if isinstance(created, str) else None,
-        left_out=losses.sentences(),
     )
-    return ForeignRun(facts, path.stem, {key: params[key] for key in params if not key.startswith("_")}, [series])
