@@ -85,7 +85,8 @@ def programs_page(dashboard: Dashboard, visit: Visit) -> Page:
     found = [(followed, program_state(dashboard, followed)) for followed in followed_programs(dashboard.home)]
     table = TitledTable.of(
         "",
-        "",
+        "By simulation from today: the day of the decision in half of all cases, the probability of a decision by the "
+        "deadline, that of spending more than the budget, and what was spent of it.",
         found,
         (name("program"), lambda pair: Cell(pair[0].name, link=path_to("programs", pair[0].name))),
         ("status", lambda pair: _word(pair[1])),

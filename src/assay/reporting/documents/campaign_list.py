@@ -40,12 +40,9 @@ def campaigns_document(
     num_open = sum(line.recommendation is None or not line.is_final for line in lines)
     campaigns = number_of(len({line.campaign for line in lines}), "campaign")
     candidates = number_of(sum(line.candidate is not None for line in lines), "candidate")
-    verdict = Verdict(
-        "good" if counts["scale"] else "open",
-        f"{counts['scale']} to scale",
-        f"{campaigns} with {candidates}: {', '.join(f'{count} to {word}' for word, count in counts.items())}; "
-        f"{number_of(num_open, 'look is', 'looks are')} pending.",
-    )
+    decided = ", ".join(f"{count} to {word}" for word, count in counts.items() if count) or "no decision yet"
+    pending = f"; {number_of(num_open, 'look is', 'looks are')} pending" if num_open else ", and no look is pending"
+    verdict = Verdict("good" if counts["scale"] else "open", decided, f"{campaigns} with {candidates}{pending}.")
     return Document(
         title="Decisions",
         kind="campaigns",

@@ -22,6 +22,7 @@ from assay.reporting.views.cost import CostLine, CostReport
 from assay.store.settings import Money
 
 MAX_INTERRUPTIONS = 50
+WITHOUT_PRICES = "For money, give each kind of device a price: device_hour_prices in settings.yaml."
 WITHOUT = {"project": "none ('assay train')", "program": "none", "person": "unknown", "day": ""}
 
 
@@ -32,7 +33,8 @@ def cost_document(report: CostReport, *, address: Callable[[str], str] = lambda 
     blocks: list[Block] = [TitledTable("", "", _lines(report))] if report.lines else [Paragraph("Nothing was held.")]
     if report.num_open_attempts:
         count, held = number_of(report.num_open_attempts, "attempt"), _hours(report.open_device_hours)
-        blocks.append(Paragraph(f"Not included: {count} without a recorded end; those at work hold {held} so far."))
+        text = f"Not included: {count} without a recorded end; those at work hold {held} device-hours so far."
+        blocks.append(Paragraph(text))
     return Document(
         title=f"Cost by {report.by}",
         kind="cost",
@@ -72,7 +74,8 @@ def _verdict(report: CostReport) -> Verdict:
     lost = f"{number_of(len(found), 'interruption')} cost {hours} device-hours{f' ({money})' if money else ''}"
     useful = _share(total.useful_device_hours, total)
     spent = f"{_hours(total.held_device_hours)} device-hours of training{f', {useful} useful' if useful else ''}"
-    return Verdict("ended", "spent", f"{spent}. {lost if found else 'No interruption'}.")
+    prices = "" if total.currency and total.cost is not None else f" {WITHOUT_PRICES}"
+    return Verdict("ended", "spent", f"{spent}. {lost if found else 'No interruption'}.{prices}")
 
 
 def _lines(report: CostReport) -> Table:
