@@ -1,12 +1,20 @@
 """Times the dashboard in a browser, and logging, reading and drawing a metric beside TensorBoard, MLflow and trackio.
 
-    .venv-sinks/bin/python benchmarks/dashboard.py                 a curve of 1 M points, a home of 100 runs
-    python benchmarks/dashboard.py --home HOME --run RUN           the pages of a home of benchmarks/dashboard_home.py
-    python benchmarks/dashboard.py --tiny                          everything in small, in a minute
+    .venv-sinks/bin/python benchmarks/dashboard.py                 everything, in about eight minutes
+    .venv-sinks/bin/python benchmarks/dashboard.py --only peers    one part: peers, pages, zoom, live or training
+    .venv-sinks/bin/python benchmarks/dashboard.py --home HOME     the pages of a home of benchmarks/dashboard_home.py
+    .venv-sinks/bin/python benchmarks/dashboard.py --only live --live 600
+    .venv-sinks/bin/python benchmarks/dashboard.py --tiny          everything in small, in a minute
+
+    peers      a curve of 1 M points is logged, read back and drawn; 100 runs are compared
+    pages      first view, CPU time of the server and size of each page; the start of `assay serve`
+    zoom       a curve of 10 M points
+    live       twenty open pages of twenty runs that log each second; the heap of one of them in the end
+    training   a process that computes and logs steps, in turns with and without an open page of its run
 
 All contenders run on this machine and are shown in one browser (Debian's Chromium). A first curve is timed from the
 start of the tool's server, with all points on disk, to the first frame that shows the curve. Tools that are not
-installed are left out. Prints figures, ratios and one JSON object.
+installed are left out. Prints figures, ratios, goals (those that are missed are marked) and one JSON object.
 """
 
 import json
@@ -18,28 +26,49 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from assay.records.run import Attempt, Run
+from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.attempts import save_attempt
 from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import Points, SegmentWriter, segment_path
-from harness import CHECKOUT, options_of
+from harness import CHECKOUT, Target, describe_machine, in_turn, options_of, print_result
 
 BROWSER_WAIT_MS = 120_000
 HEAP_BYTES = "async () => performance.memory.usedJSHeapSize"
 CURVE = "canvas[role=img]"
 MAX_STEPS_COMPARED = 1_000
+LIVE_PAGES = 20
+METRICS = [f"metric_{number}" for number in range(17)] + ["loss", "tokens", "step_s"]
+TARGETS = [
+    *(Target(f"log: {name} / assay", 1.0, at_most=False) for name in ("tensorboard", "mlflow", "trackio")),
+    *(Target(f"read: {name} / assay", 10.0, at_most=False) for name in ("tensorboard", "mlflow", "trackio")),
+    Target("first_curve: tensorboard / assay", 3.0, at_most=False),
+    Target("compared: tensorboard / assay", 1.0, at_most=False),
+    Target("pages: view_ms", 1_000.0, at_most=True),
+    Target("pages: server_cpu_ms", 200.0, at_most=True),
+    Target("pages: kilobytes", 300.0, at_most=True),
+    Target("zoom: zoom_largest_ms", 150.0, at_most=True),
+    Target("zoom: draw_largest_ms", 150.0, at_most=True),
+    Target("live: server_share", 0.10, at_most=True),
+    Target("live: heap_megabytes", 100.0, at_most=True),
+    Target("training: cpu_more", 0.002, at_most=True),
+    Target("training: seconds_more", 0.002, at_most=True),
+]
+"""Of ratios, the peer's time over ours; of pages, the largest."""
 
 
 class Tool(NamedTuple):
@@ -60,7 +89,7 @@ class Tool(NamedTuple):
 # assay
 
 
-def _assay_run(home: Home, run_id: str, num_steps: int) -> Run:
+def _assay_run(home: Home, run_id: str, num_steps: int, *, is_running: bool = False) -> Run:
     run_dir = home.run_dir(run_id)
     run = Run(
         run_id=run_id, created_s=1_795_000_000.0, recipe={"name": "curve"}, recipe_sha256="c" * 64,
@@ -72,7 +101,8 @@ def _assay_run(home: Home, run_id: str, num_steps: int) -> Run:
     attempt = Attempt.model_validate(
         {
             "run_id": run_id, "attempt": 1, "world_size": 1, "start_step": 0, "started_s": run.created_s,
-            "folder": str(run_dir), "code_version": "0.1.0", "outcome": "succeeded", "ended_s": run.created_s + 1,
+            "folder": str(run_dir), "code_version": "0.1.0", "outcome": "running" if is_running else "succeeded",
+            "ended_s": None if is_running else run.created_s + 1,
             "processor": {"model": "cpu", "instructions": "", "torch": ""},
             "environment": dict.fromkeys(
                 ("python", "kernel", "driver", "image", "user", "launcher", "job", "partition"), ""
@@ -83,6 +113,10 @@ def _assay_run(home: Home, run_id: str, num_steps: int) -> Run:
     with home.open_ledger() as ledger:
         ledger.record_run(run)
         ledger.record_attempt(attempt)
+        # As the supervisor does once an attempt has ended.
+        phases = PhaseSeconds(run_id=run_id, attempt=1, rank=0, held_s=1.0, seconds={"compute": 1.0})
+        if not is_running:
+            ledger.record_phase_seconds(phases)
     return run
 
 
@@ -302,12 +336,13 @@ def peers(num_points: int, num_runs: int) -> dict[str, dict[str, float]]:
             figures[name] = found
             print(f"{name:<12}" + "  ".join(f"{key} {value:,.3f}" for key, value in found.items()), flush=True)
     ours = figures["assay"]
-    for name, found in list(figures.items())[1:]:
-        ratios = {key: found[key] / ours[key] for key in found if key.endswith("_s")}
-        print(
-            f"{name} / assay: " + ", ".join(f"{key.removesuffix('_s')} {ratio:.1f}x" for key, ratio in ratios.items())
-        )
-    return figures
+    ratios = {
+        f"{key.removesuffix('_s')}: {name} / assay": found[key] / ours[key]
+        for name, found in figures.items()
+        for key in found
+        if name != "assay" and key.endswith("_s")
+    }
+    return {**figures, "ratios": ratios}
 
 
 def _cpu_s(process_id: int) -> float:
@@ -315,83 +350,199 @@ def _cpu_s(process_id: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def page_figures(home: Path, run_id: str, live_s: float) -> dict[str, dict[str, float]]:
-    """Time the pages of a home: first view, CPU time of the server, bytes, zoom, draw, and the heap after live time."""
-    port = free_port()
+def page_figures(home: Path, run_id: str) -> dict[str, dict[str, float]]:
+    """Time the pages of a home: first view, CPU time of the server, bytes; and the start of the server."""
+    port, began_s = free_port(), time.perf_counter()
     figures: dict[str, dict[str, float]] = {}
     with browser() as opened, served(_assay_serve(home, port), port) as process_id:
         site = f"http://127.0.0.1:{port}"
+        request = opened.new_context().request
+        request.get(site)
+        figures["start"] = {"seconds": time.perf_counter() - began_s, "cpu_s": _cpu_s(process_id)}
         for address in ("/", "/runs", f"/runs/{run_id}", f"/runs/{run_id}/metrics", "/benchmarks", "/cost"):
-            for _ in range(2):  # the second view is of a server that has imported what the page needs
-                tab = opened.new_page(viewport={"width": 1280, "height": 900})
-                before_s = _cpu_s(process_id)
-                view_s, response = _timed(partial(tab.goto, site + address, wait_until="load"))
-                cpu_s = _cpu_s(process_id) - before_s
-                size = len(response.body())
-                tab.close()
-            figures[address] = {"view_ms": 1000 * view_s, "server_cpu_ms": 1000 * cpu_s, "kilobytes": size / 1000}
-        figures["curves"] = _curve_figures(opened, f"{site}/runs/{run_id}", live_s)
-    for address, found in figures.items():
-        print(f"{address:<40}" + "  ".join(f"{key} {value:,.1f}" for key, value in found.items()), flush=True)
+            request.get(site + address)  # the server imports what the page needs
+            tab = opened.new_page(viewport={"width": 1280, "height": 900})
+            before_s = _cpu_s(process_id)
+            view_s, response = _timed(partial(tab.goto, site + address, wait_until="load"))
+            cpu_s = _cpu_s(process_id) - before_s
+            figures[address] = {
+                "view_ms": 1000 * view_s,
+                "server_cpu_ms": 1000 * cpu_s,
+                "kilobytes": len(response.body()) / 1000,
+            }
+            tab.close()
+    pages = [found for address, found in figures.items() if address != "start"]
+    figures["largest"] = {key: max(found[key] for found in pages) for key in pages[0]}
     return figures
 
 
-def _curve_figures(opened: Any, address: str, live_s: float) -> dict[str, float]:
-    tab = opened.new_page(viewport={"width": 1280, "height": 900})
-    tab.goto(address)
-    tab.wait_for_selector(".plot", state="attached")
-    tab.evaluate("document.querySelector('.plot').parentElement.scrollIntoView()")
-    tab.wait_for_selector(CURVE)
-    tab.wait_for_timeout(1_000)
-    plot = tab.locator(".plot:has(canvas)").first
-    plot.focus()
-    zoom_ms = []
-    for key in ("+", "+", "ArrowRight", "+", "ArrowLeft", "-"):
-        began_s = time.perf_counter()
-        before = plot.get_attribute("data-drawn")
-        tab.keyboard.press(key)
-        tab.wait_for_function(
-            "before => document.activeElement.dataset.drawn !== before", arg=before, polling="raf", timeout=10_000
-        )
-        zoom_ms.append(1000 * (time.perf_counter() - began_s))
-    draw_ms = tab.eval_on_selector_all(".plot[data-draw-ms]", "all => all.map(plot => Number(plot.dataset.drawMs))")
-    tab.keyboard.press("0")
-    tab.wait_for_timeout(1_000 * live_s)
-    tab.request.get(address)
-    session = tab.context.new_cdp_session(tab)
-    session.send("HeapProfiler.collectGarbage")
-    heap = tab.evaluate(HEAP_BYTES)
-    tab.close()
+def zoom_figures(folder: Path, num_points: int) -> dict[str, float]:
+    """Time the zoom of a long curve, from the key to the frame with the new columns, and its drawing."""
+    home, port = Home.at(folder), free_port()
+    steps = np.arange(num_points)
+    with home.open_ledger() as ledger:
+        run = _assay_run(home, "long", num_points)
+        writer = _writer(run)
+        writer.log_series("loss", Points(steps, steps.astype(float), np.exp(-steps / num_points) + steps % 7))
+        writer.close()
+        fold_run(ledger, run)
+    with browser() as opened, served(_assay_serve(folder, port), port):
+        tab = _page_with_curves(opened, f"http://127.0.0.1:{port}/runs/long")
+        plot = tab.locator(".plot:has(canvas)").first
+        plot.focus()
+        zoom_ms = []
+        for key in ("+", "+", "ArrowRight", "+", "ArrowLeft", "-", "+", "+", "+", "+", "-", "0"):
+            began_s = time.perf_counter()
+            before = plot.get_attribute("data-drawn")
+            tab.keyboard.press(key)
+            tab.wait_for_function(
+                "before => document.activeElement.dataset.drawn !== before", arg=before, polling="raf", timeout=10_000
+            )
+            zoom_ms.append(1000 * (time.perf_counter() - began_s))
+        draw_ms = tab.eval_on_selector_all(".plot[data-draw-ms]", "all => all.map(plot => Number(plot.dataset.drawMs))")
     return {
         "zoom_median_ms": float(np.median(zoom_ms)),
         "zoom_largest_ms": max(zoom_ms),
         "draw_largest_ms": max(draw_ms),
-        "heap_megabytes": heap / 1e6,
     }
+
+
+def _page_with_curves(opened: Any, address: str) -> Any:
+    tab = opened.new_page(viewport={"width": 1280, "height": 900})
+    tab.set_default_timeout(BROWSER_WAIT_MS)
+    tab.goto(address)
+    tab.wait_for_selector(".plot", state="attached")
+    tab.evaluate("document.querySelector('.plot').parentElement.scrollIntoView()")
+    tab.wait_for_selector(CURVE)
+    tab.wait_for_timeout(500)
+    return tab
+
+
+def live_figures(folder: Path, seconds: float) -> dict[str, float]:
+    """Return the share of a core that open pages of different runs cost the server, and the heap of one of them."""
+    home, port, is_over = Home.at(folder), free_port(), threading.Event()
+    runs = [_assay_run(home, f"run-{number:02d}", 1_000_000, is_running=True) for number in range(LIVE_PAGES)]
+    writers = list(map(_writer, runs))
+    for writer in writers:
+        for step in range(1_000):
+            writer.log(step, dict.fromkeys(METRICS, 1.0 / (1 + step)))
+
+    def log() -> None:
+        step = 1_000
+        while not is_over.wait(1.0):
+            step += 1
+            for writer in writers:
+                writer.log(step, dict.fromkeys(METRICS, 1.0 / step))
+
+    logging = threading.Thread(target=log)
+    logging.start()
+    try:
+        with browser() as opened, served(_assay_serve(folder, port), port) as process_id:
+            site = f"http://127.0.0.1:{port}"
+            tabs = [_page_with_curves(opened, f"{site}/runs/run-{number:02d}") for number in range(LIVE_PAGES)]
+            tabs[0].wait_for_timeout(5_000)
+            before_s, began_s = _cpu_s(process_id), time.perf_counter()
+            tabs[0].wait_for_timeout(1_000 * seconds)
+            share = (_cpu_s(process_id) - before_s) / (time.perf_counter() - began_s)
+            tabs[0].context.new_cdp_session(tabs[0]).send("HeapProfiler.collectGarbage")
+            heap = tabs[0].evaluate(HEAP_BYTES)
+    finally:
+        is_over.set()
+        logging.join()
+    return {"server_share": share, "heap_megabytes": heap / 1e6}
+
+
+def training_figures(folder: Path, seconds: float, rounds: int) -> dict[str, float]:
+    """Return how much more CPU time and how many more seconds a step takes while a page shows the run: medians over
+    rounds, each with and without the page."""
+    home, port = Home.at(folder), free_port()
+    run_dir = _assay_run(home, "trained", 1_000_000, is_running=True).run_dir
+    process = ProcessPoolExecutor(1, get_context("spawn"))
+    with browser() as opened, served(_assay_serve(folder, port), port), process:
+        process.submit(compute_steps, run_dir, 2.0).result()
+
+        def watched(_: int) -> tuple[float, float]:
+            tab = _page_with_curves(opened, f"http://127.0.0.1:{port}/runs/trained")
+            computing = process.submit(compute_steps, run_dir, seconds)
+            while not computing.done():
+                tab.wait_for_timeout(200)  # the browser's events are read meanwhile
+            tab.close()
+            return computing.result()
+
+        def alone(_: int) -> tuple[float, float]:
+            return process.submit(compute_steps, run_dir, seconds).result()
+
+        found = in_turn({"alone": alone, "open": watched}, rounds)
+    more = np.divide(found["open"], found["alone"]) - 1
+    cpu_more, seconds_more = np.median(more, axis=0)
+    return {"cpu_more": float(cpu_more), "seconds_more": float(seconds_more), "step_ms": 1000 * found["alone"][0][1]}
+
+
+def compute_steps(run_dir: str, seconds: float) -> tuple[float, float]:
+    """Compute and log steps for some time; return the CPU time of a step, and the median of the seconds it took."""
+    writer = SegmentWriter(segment_path(Path(run_dir), 1, 0), run_id="trained", attempt=1, rank=0)
+    weights = np.random.default_rng(0).standard_normal((256, 256)) / 16
+    took_s, cpu_s, ends_s = [], time.process_time(), time.perf_counter() + seconds
+    while time.perf_counter() < ends_s:
+        began_s = time.perf_counter()
+        writer.phase("compute")
+        for _ in range(20):
+            weights = np.tanh(weights @ weights)
+        writer.log(len(took_s) + 1, dict.fromkeys(METRICS, float(weights[0, 0])))
+        took_s.append(time.perf_counter() - began_s)
+    writer.close()
+    return (time.process_time() - cpu_s) / len(took_s), float(np.median(took_s))
 
 
 def main() -> None:
     parser = options_of(__doc__)
-    parser.add_argument("--points", type=int, default=1_000_000, help="of the curve")
+    parser.add_argument("--only", choices=("peers", "pages", "zoom", "live", "training"))
+    parser.add_argument("--points", type=int, default=1_000_000, help="of the curve that peers draw, too")
     parser.add_argument("--runs", type=int, default=100, help="that are compared")
     parser.add_argument("--home", type=Path, help="time the pages of this home only")
     parser.add_argument("--run", default="", help="of the home; by default its last one")
-    parser.add_argument("--live", type=float, default=10.0, help="seconds before the heap is measured")
+    parser.add_argument("--live", type=float, default=20.0, help="seconds for which pages are live")
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
-    if options.home is None:
-        num_points, num_runs = (2_000, 3) if options.tiny else (options.points, options.runs)
-        result: dict[str, Any] = {"peers": peers(num_points, num_runs)}
-        with tempfile.TemporaryDirectory() as folder:
-            sizes = ["--runs", "20", "--points", "400000" if options.tiny else "20000000", "--checkpoints", "20"]
-            make = [sys.executable, str(CHECKOUT / "benchmarks" / "dashboard_home.py"), folder, *sizes]
-            subprocess.run(make, check=True, cwd=CHECKOUT / "benchmarks")
-            result["pages"] = page_figures(Path(folder), "grpo-001-s9", 1.0 if options.tiny else options.live)
-    else:
-        names = sorted(path.parent.name for path in options.home.glob("*/run.json"))
-        run_id = options.run or next(name for name in reversed(names) if re.fullmatch(r"grpo-\d+-s\d+", name))
-        result = {"pages": page_figures(options.home, run_id, options.live)}
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    describe_machine()
+    num_points, num_runs = (2_000, 3) if options.tiny else (options.points, options.runs)
+    seconds, rounds, live_s = (0.5, 1, 2.0) if options.tiny else (4.0, 10, options.live)
+    parts: dict[str, Callable[[Path], Any]] = {
+        "peers": lambda _: peers(num_points, num_runs),
+        "pages": lambda folder: _pages_of_made_home(options.home or folder, options),
+        "zoom": lambda folder: zoom_figures(folder, 10 * num_points),
+        "live": lambda folder: live_figures(folder, live_s),
+        "training": lambda folder: training_figures(folder, seconds, rounds),
+    }
+    only = "pages" if options.home else options.only
+    result: dict[str, Any] = {}
+    for name, part in parts.items():
+        if only in (None, name):
+            with tempfile.TemporaryDirectory() as folder:
+                result[name] = part(Path(folder))
+            _print_part(name, result[name])
+    compared = {**result.get("peers", {}).get("ratios", {})}
+    for name in ("zoom", "live", "training"):
+        compared |= {f"{name}: {key}": value for key, value in result.get(name, {}).items()}
+    compared |= {f"pages: {key}": value for key, value in result.get("pages", {}).get("largest", {}).items()}
+    print_result(compared, TARGETS)
     print(json.dumps(result))
+
+
+def _pages_of_made_home(home: Path, options: Any) -> dict[str, dict[str, float]]:
+    if options.home is None:
+        sizes = ["20", "400_000"] if options.tiny else ["200", "4_000_000"]
+        make = [sys.executable, str(CHECKOUT / "benchmarks" / "dashboard_home.py"), str(home)]
+        subprocess.run([*make, "--runs", sizes[0], "--points", sizes[1], "--checkpoints", "100"], check=True)
+    names = sorted(path.parent.name for path in home.glob("*/run.json"))
+    return page_figures(home, options.run or [name for name in names if re.fullmatch(r"grpo-\d+-s\d+", name)][-1])
+
+
+def _print_part(name: str, figures: dict[str, Any]) -> None:
+    rows = figures if any(isinstance(value, dict) for value in figures.values()) else {name: figures}
+    for row, found in rows.items():
+        print(f"{row:<30}" + "  ".join(f"{key} {value:,.4g}" for key, value in found.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,5 +22,8 @@ def test_it_times_our_pages_and_what_is_installed_beside_them() -> None:
     figures = json.loads(printed.splitlines()[-1])
     assert figures["peers"]["assay"]["points_read"] == 2_000
     assert {"view_ms", "server_cpu_ms", "kilobytes"} <= set(figures["pages"]["/runs/grpo-001-s9"])
-    assert figures["pages"]["/runs/grpo-001-s9"]["kilobytes"] < 300
-    assert figures["pages"]["curves"]["zoom_largest_ms"] > 0
+    assert figures["pages"]["largest"]["kilobytes"] < 300
+    assert figures["pages"]["start"]["cpu_s"] > 0
+    assert figures["zoom"]["zoom_largest_ms"] > 0
+    assert figures["live"]["server_share"] > 0 and figures["live"]["heap_megabytes"] > 0
+    assert set(figures["training"]) == {"cpu_more", "seconds_more", "step_ms"}
