@@ -94,20 +94,24 @@ def wait_until(page: Any, condition: Any, *, within_s: float = 10.0) -> float:
     return time.monotonic() - began_s
 
 
-def drawn_pixels(page: Any, name: str, variable: str, *, upper_part: float) -> int:
-    """Return how many pixels of a figure's upper part have about the colour of a CSS variable."""
+def drawn_pixels(
+    page: Any, name: str, variable: str, *, upper_part: float, between: tuple[float, float] = (0.0, 1.0)
+) -> int:
+    """Return how many pixels of a figure's upper part, between two shares of its width, have about the colour of a CSS
+    variable."""
     return page.evaluate(
-        """([name, variable, part]) => {
+        """([name, variable, part, [from, to]]) => {
           const canvas = document.querySelector(`#plot-${name} canvas`), ctx = canvas.getContext("2d");
           const hex = getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
           const want = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-          const { data } = ctx.getImageData(80, 0, canvas.width - 80, Math.floor(canvas.height * part));
+          const width = canvas.width - 80, height = Math.floor(canvas.height * part);
+          const { data } = ctx.getImageData(80 + Math.floor(width * from), 0, Math.floor(width * (to - from)), height);
           let found = 0;
           for (let at = 0; at < data.length; at += 4)
             if (data[at + 3] > 60 && want.every((value, c) => Math.abs(value - data[at + c]) < 12)) found += 1;
           return found;
         }""",
-        [name, variable, upper_part],
+        [name, variable, upper_part, between],
     )
 
 
@@ -118,12 +122,24 @@ def test_a_spike_of_one_sample_is_drawn(page: Any, home: Home, address: str) -> 
     assert drawn_pixels(page, "training-loss", "--s1", upper_part=0.5) > 20
 
 
+def test_columns_with_nan_are_counted_and_marked(page: Any, home: Home, address: str) -> None:
+    log_points(sample_run(home, "nan"), 1, 20_000, loss=[np.nan])
+    open_panels(page, f"{address}/runs/nan")
+    assert "1 columns with NaN or infinity" in summary(page) and "NaN" not in summary(page, "gradient-norm")
+    assert drawn_pixels(page, "training-loss", "--bad", upper_part=0.3) > 5
+    assert drawn_pixels(page, "gradient-norm", "--bad", upper_part=0.3) == 0
+
+
 def test_lost_steps_are_drawn_apart(page: Any, home: Home, address: str) -> None:
-    run = sample_run(home, "lost", 0, 5_000, num_steps=8_000)
-    log_points(run, 2, 5_000, loss=np.full(5_000, 1.5), gradient_norm=np.ones(5_000), learning_rate=np.ones(5_000))
+    run = sample_run(home, "lost", 0, 2_000, 8_000, num_steps=4_000)
+    for attempt, start, num_steps in ((2, 2_000, 8_000), (3, 8_000, 2_000)):
+        ones = np.ones(num_steps)
+        log_points(run, attempt, start, loss=1.5 * ones, gradient_norm=ones, learning_rate=ones)
     open_panels(page, f"{address}/runs/lost")
     assert "rolled back" in summary(page)
-    assert drawn_pixels(page, "training-loss", "--lost", upper_part=1.0) > 100
+    for between in ((0.2, 0.4), (0.8, 1.0)):
+        assert drawn_pixels(page, "training-loss", "--lost", upper_part=1.0, between=between) > 50
+    assert drawn_pixels(page, "training-loss", "--lost", upper_part=1.0, between=(0.45, 0.75)) == 0
 
 
 def test_a_zoom_stands_in_the_address_and_holds_for_all_figures(page: Any, home: Home, address: str) -> None:
