@@ -8,10 +8,13 @@ import gc
 
 gc.disable()
 
-import assay.workers.engine.process  # noqa: E402
-from assay.training.methods.registry import import_all_methods  # noqa: E402
+from assay.models.lean_transformers import lean_transformers  # noqa: E402
 
-import_all_methods()
+with lean_transformers():
+    import assay.workers.engine.process
+    from assay.training.methods.registry import import_all_methods
+
+    import_all_methods()
 
 gc.freeze()
 gc.enable()
