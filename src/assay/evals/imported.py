@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
 from assay.evals.scorer import Identity
-from assay.scoring.grade import ItemFailure
+from assay.scoring.grade import ItemFailure, ItemFailureKind
 from assay.statistics.benchmark_items import ItemScore
 
 MEAN_TOLERANCE = 1e-6
@@ -47,9 +47,22 @@ def as_allowed(imported: Imported, path: Path, *, is_partial_allowed: bool) -> I
             "no random sample, so their mean is biased. Finish the evaluation and import its log; or give "
             "--partial: missing items count as failed, and no comparison or decision uses the result."
         )
-    failure = ItemFailure("not_run", "the log ends before this item")
-    missing = [ItemScore(f"(missing {k:06d})", f"(missing {k:06d})", None, failure=failure) for k in range(num_missing)]
+    missing = [
+        unscored(f"(missing {k:06d})", "the log ends before this item", kind="not_run") for k in range(num_missing)
+    ]
     return imported._replace(items=[*items, *missing], incomplete_reason=reason)
+
+
+def unscored(
+    item_id: str,
+    text: str,
+    *,
+    cluster: str | None = None,
+    kind: ItemFailureKind = "unscored",
+    completion: str | None = None,
+) -> ItemScore:
+    """Return an item that has no score, for the reason in `text`."""
+    return ItemScore(item_id, cluster or item_id, None, failure=ItemFailure(kind, text), completion=completion)
 
 
 def plain_name(name: str) -> str:

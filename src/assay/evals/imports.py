@@ -16,7 +16,8 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,18 @@ import yaml
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evals import inspect_log
-from assay.evals.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text
+from assay.evals.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text, unscored
 from assay.evals.openai_eval import ForeignSuite, checked, objects_in, openai_suite, read_openai_eval
 from assay.evals.promptfoo import is_results, promptfoo_suite, read_promptfoo
 from assay.evals.scorer import Identity
-from assay.scoring.grade import ItemFailure
 from assay.scoring.json_lines import json_lines, json_value
 from assay.statistics.benchmark_items import ItemScore, items_table, summarise
 
 _UNLIKE = (
     AttributeError, KeyError, TypeError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error,
-    struct.error,
+    struct.error, yaml.YAMLError,
 )  # fmt: skip
 """Errors raised by files that are corrupt, encrypted or laid out differently."""
-_NO_MARK = ItemFailure("unscored", "no event gives it a score")
 _HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
 
@@ -53,25 +52,21 @@ def read_files(paths: Sequence[Path], *, metric: str | None = None, is_partial_a
     if not hosted:
         return found
     first = next(iter(hosted))
-    try:
+    with _laid_out(first):
         of_hosted = read_openai_eval(first, [part for parts in hosted.values() for part in parts])
-    except _UNLIKE as error:
-        raise _layout_error(first, error) from error
     return found + [as_allowed(imported, first, is_partial_allowed=is_partial_allowed) for imported in of_hosted]
 
 
 def read_suite_definition(paths: Sequence[Path]) -> ForeignSuite:
     """Return the suite that files of OpenAI's platform, or one of Promptfoo, define."""
     hosted = [part for path in paths for part in _hosted_objects(path)]
-    try:
+    with _laid_out(paths[0]):
         if hosted:
             return checked(openai_suite(hosted, source=paths[0]), source=paths[0])
         tree = yaml.safe_load(paths[0].read_text()) if paths[0].suffix in (".yaml", ".yml") else _tree(paths[0])
         config = tree.get("config") if is_results(tree) else tree
         if isinstance(config, Mapping) and "prompts" in config:
             return checked(promptfoo_suite(config, source=paths[0]), source=paths[0])
-    except (*_UNLIKE, yaml.YAMLError) as error:
-        raise _layout_error(paths[0], error) from error
     raise ConfigError(
         f"{paths[0]}: it defines no suite. Name objects of OpenAI's hosted evals, or a file of Promptfoo."
     )
@@ -96,11 +91,16 @@ def _tree(path: Path) -> Any:
         return _json_lines(path)
 
 
-def _layout_error(path: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{path}: neither whole nor laid out as its tool writes it ({type(error).__name__}: {error}). Write it again, "
-        "and import it unchanged."
-    )
+@contextmanager
+def _laid_out(path: Path) -> Iterator[None]:
+    """Turn errors of a layout into `DataError`: another tool defines it, so any part may be missing or differ."""
+    try:
+        yield
+    except _UNLIKE as error:
+        raise DataError(
+            f"{path}: neither whole nor laid out as its tool writes it ({type(error).__name__}: {error}). Write it "
+            "again, and import it unchanged."
+        ) from error
 
 
 def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
@@ -109,12 +109,10 @@ def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: b
     Raises `ConfigError` for an unknown format, and `DataError` if the file is inconsistent, or incomplete while
     `is_partial_allowed` is off.
     """
-    try:
-        found = _read(path, metric)
-        return [as_allowed(imported, path, is_partial_allowed=is_partial_allowed) for imported in found]
-    except _UNLIKE as error:
-        # Another tool defines the layout, so any part may be missing or have another type.
-        raise _layout_error(path, error) from error
+    found: list[Imported] = []
+    with _laid_out(path):
+        found += [as_allowed(read, path, is_partial_allowed=is_partial_allowed) for read in _read(path, metric)]
+    return found
 
 
 def _read(path: Path, metric: str | None) -> list[Imported]:
@@ -192,7 +190,7 @@ def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemSco
         log_likelihood, num_bytes = value
         return ItemScore(item_id, item_id, -log_likelihood / num_bytes / math.log(2), weight=float(num_bytes))
     if value is None or value != value:
-        return ItemScore(item_id, item_id, None, failure=ItemFailure("unscored", f"{metric} is no number"))
+        return unscored(item_id, f"{metric} is no number")
     if not isinstance(value, int | float):
         raise ConfigError(f"{path}: '{metric}' of an item is no number ({value!r:.60}); choose another --metric.")
     return ItemScore(item_id, item_id, float(value), completion=completion)
@@ -225,7 +223,7 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
         data, sample_id = line.get("data") or {}, line.get("sample_id")
         if sample_id is None:
             continue
-        failed.setdefault(sample_id, ItemScore(sample_id, sample_id, None, failure=_NO_MARK))
+        failed.setdefault(sample_id, unscored(sample_id, "no event gives it a score"))
         if line.get("type") not in ("match", "metrics"):
             continue
         value = data.get("correct", data.get("score", data.get("accuracy")))

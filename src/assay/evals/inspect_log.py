@@ -21,10 +21,9 @@ import pyarrow as pa
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.base.value_text import kind_text
-from assay.evals.imported import MEAN_TOLERANCE, Imported, plain_name, short_text
+from assay.evals.imported import MEAN_TOLERANCE, Imported, plain_name, short_text, unscored
 from assay.evals.scorer import Identity
 from assay.inference.protocol import CUT_REASONS
-from assay.scoring.grade import ItemFailure
 from assay.scoring.json_lines import json_value
 from assay.statistics.benchmark_items import ItemScore
 
@@ -158,15 +157,13 @@ def _item(sample: Mapping[str, Any], choice: _Choice, *, has_epochs: bool, path:
     item_id = f"{cluster}/{sample.get('epoch', 1)}" if has_epochs else cluster
     if fault := sample.get("error") or sample.get("invalidation"):
         text = short_text(fault.get("message") or fault.get("reason")) or "without a message"
-        return ItemScore(item_id, cluster, None, failure=ItemFailure("sample_error", text))
+        return unscored(item_id, text, cluster=cluster, kind="sample_error")
     score = (sample.get("scores") or {}).get(choice.scorer)
     if score is None:
-        text = f"no score '{choice.scorer}'"
-        return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", text))
+        return unscored(item_id, f"no score '{choice.scorer}'", cluster=cluster)
     value = _number(score["value"], choice.key, path)
     if not math.isfinite(value):
-        text = str(score.get("reason") or "the value is no number")
-        return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", text))
+        return unscored(item_id, str(score.get("reason") or "the value is no number"), cluster=cluster)
     completion, reason = short_text(score.get("answer")), _finish_reason(sample)
     return ItemScore(item_id, cluster, value, completion=completion, finish_reason=reason)
 
@@ -192,8 +189,8 @@ def _reduced_items(reductions: Sequence[Mapping[str, Any]], choice: _Choice, pat
     items = []
     for sample in own[-1]["samples"]:
         item_id, value = str(sample["sample_id"]), _number(sample["value"], choice.key, path)
-        failure = None if math.isfinite(value) else ItemFailure("unscored", "no epoch has a number")
-        items.append(ItemScore(item_id, item_id, None if failure else value, failure=failure))
+        is_scored = math.isfinite(value)
+        items.append(ItemScore(item_id, item_id, value) if is_scored else unscored(item_id, "no epoch has a number"))
     return items
 
 

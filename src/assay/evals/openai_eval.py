@@ -9,6 +9,7 @@ judges and its rules for white space are not known to be ours.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +18,8 @@ from assay.base.config import LoadedConfig, validated
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evals.config import Suite
-from assay.evals.imported import Imported, plain_name, short_text
+from assay.evals.imported import Imported, plain_name, short_text, unscored
 from assay.evals.scorer import Identity
-from assay.scoring.grade import ItemFailure
 from assay.scoring.template import UnknownVariableError, render
 from assay.statistics.benchmark_items import ItemScore
 
@@ -102,17 +102,15 @@ def _item(output: Mapping[str, Any], criterion: str) -> ItemScore:
     result = next((part for part in output["results"] if _is_of(str(part["name"]), criterion)), None)
     completion = short_text(_last_text(sample.get("output")))
     if sample.get("error"):
-        failure = ItemFailure("unscored", f"the model failed: {short_text(sample['error'])}")
-        return ItemScore(item_id, item_id, None, failure=failure, completion=completion)
+        return unscored(item_id, f"the model failed: {short_text(sample['error'])}", completion=completion)
     score = None if result is None else result.get("score")
     if score is None and result is not None and isinstance(result.get("passed"), bool):
         score = float(result["passed"])
-    if isinstance(score, int | float) and score == score and abs(score) != float("inf"):
+    if isinstance(score, int | float) and math.isfinite(score):
         return ItemScore(
             item_id, item_id, float(score), completion=completion, finish_reason=sample.get("finish_reason")
         )
-    failure = ItemFailure("unscored", f"criterion '{criterion}' gave no score")
-    return ItemScore(item_id, item_id, None, failure=failure, completion=completion)
+    return unscored(item_id, f"criterion '{criterion}' gave no score", completion=completion)
 
 
 def _is_of(result_name: str, criterion: str) -> bool:

@@ -16,10 +16,9 @@ import yaml
 
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError, DataError
-from assay.evals.imported import Imported, plain_name, short_text
+from assay.evals.imported import Imported, plain_name, short_text, unscored
 from assay.evals.openai_eval import ForeignSuite
 from assay.evals.scorer import Identity
-from assay.scoring.grade import ItemFailure
 from assay.statistics.benchmark_items import ItemScore
 
 _OPERATIONS = {"equals": "eq", "not-equals": "ne", "contains": "like", "icontains": "ilike"}
@@ -68,8 +67,7 @@ def _item(result: Mapping[str, Any], index: int) -> ItemScore:
     completion = short_text((result.get("response") or {}).get("output"))
     # Promptfoo gives 0 where a provider or grader failed; such an item has no score.
     if result.get("failureReason") == 2 or (result.get("error") and completion is None):
-        failure = ItemFailure("unscored", f"the provider failed: {short_text(result.get('error'))}")
-        return ItemScore(item_id, item_id, None, failure=failure, completion=completion)
+        return unscored(item_id, f"the provider failed: {short_text(result.get('error'))}", completion=completion)
     return ItemScore(item_id, item_id, float(result["score"]), completion=completion)
 
 
