@@ -2,6 +2,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from assay.records.decision import Decision, Look
 from assay.records.evaluation import AucComparison, ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import database, tables
-from assay.store.ledger.ledger import Ledger, open_ledger, parsed, upsert
+from assay.store.ledger.ledger import Ledger, insertion, open_ledger, parsed, upsert
 from assay.store.ledger.visible_runs import VisibleRuns
 from failing_ledger import Strike
 from failing_ledger import strike as strike
@@ -159,7 +160,7 @@ class TestLedger:
                 ledger.record_phase_seconds(
                     PhaseSeconds(run_id=run_id, attempt=1, rank=0, held_s=3.0, seconds={"compute": 3.0})
                 )
-        shown = VisibleRuns(["job-____"], ["job-own1"])
+        shown = VisibleRuns([("job-", 8)], ["job-own1"])
         with open_ledger(url, shown=shown) as ledger:
             ledger.record_run(run("job-not2"))
             ledger.record_run(run("later"))
@@ -171,6 +172,33 @@ class TestLedger:
         with open_ledger(url) as ledger:
             assert len(ledger.runs()) == 5
         assert [shown.shows(run_id) for run_id in ("job-own1", "job-not1", "job-long1")] == [True, False, True]
+
+    def test_every_table_leaves_out_rows_of_runs_of_others(self, url: str) -> None:
+        values = {tables.STRING: "x", tables.TEXT: "{}", tables.BYTES: b"", tables.FLOAT: 0.5}
+        columns = [
+            (table, [column for column in table.columns if column.endswith("run_id")]) for table in tables.TABLES
+        ]
+        columns = [(table, of_runs) for table, of_runs in columns if of_runs]
+        with open_ledger(url) as ledger, ledger.writing() as connection:
+            for table, of_runs in columns:
+                kinds = {**table.key, **table.other_columns}.items()
+                blank = {column: values.get(kind, 7) for column, kind in kinds if kind != tables.SERIAL}
+                for runs in product(("job-own1", "job-not1", "else"), repeat=len(of_runs)):
+                    row = {**blank, **dict(zip(of_runs, runs, strict=True))}
+                    connection.execute(insertion(table, row), row)
+        shown = VisibleRuns([("job-", 8)], ["job-own1"])
+        with open_ledger(url, shown=shown) as ledger, ledger.reading() as connection:
+            for table, of_runs in columns:
+                found = connection.execute(f"SELECT DISTINCT {', '.join(of_runs)} FROM {table.name}")
+                assert {*found} == {*product(("job-own1", "else"), repeat=len(of_runs))}, table.name
+
+    @pytest.mark.parametrize("run_id", ["job-not1", "JOB-not1", "job_not1", "job-%%%%", "job-nöt1", "xjob-not", "job-"])
+    def test_a_run_is_shown_by_its_id_where_its_rows_are(self, url: str, run_id: str) -> None:
+        shown = VisibleRuns([("job-", 8)], [])
+        with open_ledger(url) as ledger:
+            ledger.record_run(run(run_id))
+        with open_ledger(url, shown=shown) as ledger:
+            assert ledger.has_run(run_id) == shown.shows(run_id)
 
     def test_tables_whose_statements_come_in_twice_are_made_once(
         self, url: str, strike: Strike, monkeypatch: pytest.MonkeyPatch

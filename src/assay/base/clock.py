@@ -35,5 +35,11 @@ class SystemClock:
 
 
 def utc_text(seconds_since_epoch: float) -> str:
-    """Return ISO 8601 in UTC to the second, e.g. `2026-11-21T03:49:38Z`."""
-    return datetime.fromtimestamp(seconds_since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return ISO 8601 in UTC to the second, e.g. `2026-11-21T03:49:38Z`.
+
+    A clock that was wrong may have recorded a time beyond all calendars; it is named in seconds.
+    """
+    try:
+        return datetime.fromtimestamp(seconds_since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds_since_epoch:.6g} s after 1970"

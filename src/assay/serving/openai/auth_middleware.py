@@ -59,7 +59,7 @@ class AuthMiddleware:
             await send(message)
 
         try:
-            headers = _headers_of(scope)
+            headers = checked_headers(scope)
             project, asker = await anyio.to_thread.run_sync(self._authenticate, scope, headers, limiter=self._threads)
             if asker and self._num_under_way[asker] >= MAX_REQUESTS_OF_KEY:
                 raise busy(f"{MAX_REQUESTS_OF_KEY} requests of this key are under way.", "too_many_requests")
@@ -81,7 +81,7 @@ class AuthMiddleware:
         """Return project and key id of the request. Raises `ApiError`."""
         is_admins = scope["path"].startswith(f"{ADMIN_PATH}/")
         if not self._keys.any_exist():
-            _check_host(headers)
+            check_loopback(headers)
             if is_admins:
                 raise ApiError(
                     "This route requires an admin key. Create one with 'assay serve key create --admin'.",
@@ -108,7 +108,7 @@ class AuthMiddleware:
         return key.project, key.key_id
 
 
-def _headers_of(scope: Scope) -> dict[bytes, bytes]:
+def checked_headers(scope: Scope) -> dict[bytes, bytes]:
     """Return the headers. Raises `ApiError` if they are too large or ambiguous."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     if len(headers) > MAX_HEADERS or sum(map(len, chain(*headers))) > MAX_HEADER_BYTES:
@@ -134,7 +134,8 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
     return found
 
 
-def _check_host(headers: Mapping[bytes, bytes]) -> None:
+def check_loopback(headers: Mapping[bytes, bytes]) -> None:
+    """Raise `ApiError` for a host name that is not of this machine."""
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name not in LOOPBACK_NAMES:

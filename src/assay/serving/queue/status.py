@@ -61,7 +61,8 @@ def estimates(
     like: dict[tuple[str, str], StepTime] = {}
     for state in (*at_work, *launch_order):
         if (step_time := step_times[state.created.job_id]) is not None:
-            words = f"{step_time.basis} of {state.created.job_id}, a job of the same model and method"
+            # It may be a job of another project, so it is not named.
+            words = f"{step_time.basis} of a job of the same model and method"
             like.setdefault(_kind(state), step_time._replace(basis=words))
     found = {state.created.job_id: _of_running(state, step_times[state.created.job_id], now_s) for state in at_work}
     free_s = _free_moments(found, slots, now_s)
@@ -187,7 +188,8 @@ def _blocked(index: int, order: Sequence[JobState], *, free: int, slots: int, wo
         at = f"{number_of(slots, 'slot')} at {number_of(workers, 'worker')}"
         return "slots_taken", f"all slots are in use ({at})"
     before = order[index - 1].created
-    return "turn", f"job {before.job_id} of project {before.project} is launched before it"
+    is_own = before.project == order[index].created.project
+    return "turn", f"{f'job {before.job_id}' if is_own else 'a job of another project'} is launched before it"
 
 
 def _no_worker() -> tuple[WaitCode, str]:

@@ -3,7 +3,6 @@
 Every statement of that session meets the views, so no reader has to think of the rule.
 """
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,16 +13,16 @@ _RUN_COLUMNS = ("run_id", "baseline_run_id", "candidate_run_id")
 
 
 class VisibleRuns(NamedTuple):
-    """All runs except those whose ids match `patterns` and are not in `own`."""
+    """All runs except those whose ids have one of `forms` and are not in `own`."""
 
-    patterns: Sequence[str]
-    """Texts in which `_` stands for any character."""
+    forms: Sequence[tuple[str, int]]
+    """First characters of an id, and its number of characters."""
     own: Sequence[str]
 
     def shows(self, run_id: str) -> bool:
         """Return whether a run is visible."""
         return run_id in self.own or not any(
-            re.fullmatch(pattern.replace("_", "."), run_id, re.DOTALL) for pattern in self.patterns
+            run_id.startswith(prefix) and len(run_id) == length for prefix, length in self.forms
         )
 
     def hide_others(self, session: Connection, *, schema: str) -> None:
@@ -37,5 +36,8 @@ class VisibleRuns(NamedTuple):
                 session.execute(f"CREATE TEMPORARY VIEW {table.name} AS {rows}")
 
     def _is_visible(self, column: str) -> str:
-        others = " AND ".join(f"{column} NOT LIKE '{pattern}'" for pattern in self.patterns)
-        return f"({others} OR {column} IN (SELECT run_id FROM own_runs))"
+        others = " OR ".join(
+            f"(LENGTH({column}) = {length} AND SUBSTR({column}, 1, {len(prefix)}) = '{prefix}')"
+            for prefix, length in self.forms
+        )
+        return f"(NOT ({others}) OR {column} IN (SELECT run_id FROM own_runs))"

@@ -75,7 +75,7 @@ def test_a_waiting_job_is_told_its_place_and_the_one_thing_that_blocks_it(app, s
     happens(app, first, *launched(app.clock.now_s()))
     assert status_of(sdk, first) == (None, None, "")
     assert status_of(sdk, second) == ("slots_taken", 1, "all slots are in use (1 slot at 1 worker)")
-    assert status_of(sdk, third) == ("turn", 2, f"job {second} of project default is launched before it")
+    assert status_of(sdk, third) == ("turn", 2, f"job {second} is launched before it")
     assert sdk.fine_tuning.jobs.retrieve(third).x_assay["queue"]["waiting"] == 2
     line.deregister()
     app.clock.sleep_s(2.0)
