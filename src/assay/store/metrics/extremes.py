@@ -63,10 +63,13 @@ class Overview(NamedTuple):
         width = self.bucket_points
         while -(-num_points // width) > MAX_BUCKETS:
             width *= 2
-        old_buckets = np.arange(len(self.extremes)) // 2 * self.bucket_points // width
+        # Full buckets change only if they are joined: a point of a long curve touches only the last bucket.
+        num_kept = self.num_points // width if width == self.bucket_points else 0
+        old_buckets = np.arange(2 * num_kept, len(self.extremes)) // 2 * self.bucket_points // width
         new_buckets = np.arange(self.num_points, num_points) // width
-        together = np.concatenate([self.extremes, points])
-        return Overview(num_points, width, bucket_extremes(together, np.r_[old_buckets, new_buckets]))
+        changed = np.concatenate([self.extremes[2 * num_kept :], points])
+        changed = bucket_extremes(changed, np.r_[old_buckets, new_buckets])
+        return Overview(num_points, width, np.concatenate([self.extremes[: 2 * num_kept], changed]))
 
 
 def _first_indices(
