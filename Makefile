@@ -54,15 +54,15 @@ define on_top_of_ours
 endef
 with_extra = $(call on_top_of_ours,$(1),-c constraints.txt -e '.[$(2)]')
 
-# trackio refuses the version of pillow that all else runs with.
+# trackio refuses the version of pillow that all else runs with. With alembic the small MLflow opens databases.
 .venv-sinks/.installed: $(VENV)/.installed
 	mkdir -p build
 	grep -v '^pillow=' constraints.txt > build/constraints-sinks.txt
-	$(call on_top_of_ours,.venv-sinks,-c build/constraints-sinks.txt -e '.[sinks]')
+	$(call on_top_of_ours,.venv-sinks,-c build/constraints-sinks.txt -e '.[sinks]' alembic)
 	touch $@
 
 test-sinks: .venv-sinks/.installed  ## metrics in MLflow, W&B and trackio, whose packages nothing else needs
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb,trackio .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb,trackio,alembic .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
 
 .venv-lora/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-lora,lora)
@@ -95,7 +95,7 @@ test-triton: .venv-triton/.installed  ## GPU kernels under Triton's interpreter;
 agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
 	.venv-bench-trl/bin/python -m pytest -m '' tests/agreement
 
-bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed  ## peers side by side
+bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed .venv-sinks/.installed  ## peers side by side
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/scale.py
@@ -108,6 +108,7 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/serve.py --train
+	.venv-sinks/bin/python benchmarks/dashboard.py
 
 clean:
 	rm -rf $(VENV) .venv-sinks .venv-lora .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
