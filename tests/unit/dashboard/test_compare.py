@@ -17,6 +17,7 @@ from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
 from dashboard_home import Shape, make_home
 from unit.dashboard.conftest import Site, site_of
+from unit.store.ledger.test_goodput import run_of
 
 SAME_SITE = {"origin": "http://127.0.0.1:8017"}
 
@@ -183,3 +184,18 @@ def test_a_writer_tags_and_notes_runs_and_a_reader_does_not(tmp_path: Path) -> N
     assert "has no tag" in site.browser.post("/runs/tag", data={**form, "tags": "none-"}, headers=SAME_SITE).text
     stolen = site.browser.post("/runs/note", data={**form, "token": "x", "text": "no"}, headers=SAME_SITE)
     assert stolen.status_code == 403
+
+
+def test_seeds_of_a_campaign_are_one_group_and_titles_lead_with_what_sets_it_apart(site: Site) -> None:
+    recipes = {
+        f"{arm}-s{seed}": {"name": arm, "seed": seed, "loader": {"lanes": lanes, "seed": seed}, "rate": rate}
+        for arm, lanes, rate in (("pilot", 8, 1.0), ("baseline", 2, 1.0), ("faster", 2, 3.0))
+        for seed in range(2)
+    }
+    with site.dashboard.home.open_ledger() as ledger:
+        for run_id, recipe in recipes.items():
+            ledger.record_run(run_of(run_id).model_copy(update={"recipe": recipe}))
+        groups = {group.name: group for group in run_groups(ledger)}
+    assert {name: len(group.runs) for name, group in groups.items()} == {"pilot": 2, "baseline": 2, "faster": 2}
+    assert next(iter(groups["pilot"].patch.items())) == ("loader.lanes", 8)
+    assert next(iter(groups["faster"].patch.items())) == ("rate", 3.0)
