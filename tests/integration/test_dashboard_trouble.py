@@ -186,12 +186,17 @@ def text_at(request: str | Request) -> str:
         return response.read().decode()
 
 
-def follow(server: DashboardServer, address: str, stopped: threading.Event) -> None:
-    """Read a page's stream as its script does, and fetch the page again as often as the page says."""
+def stream_of(server: DashboardServer, address: str) -> str:
+    """Return the address of a page's event stream."""
     found = re.search(r'data-address="([^"]+)"', text_at(f"{server.address}{address}"))
     assert found is not None
+    return found[1].replace("&amp;", "&")
+
+
+def follow(server: DashboardServer, address: str, stopped: threading.Event) -> None:
+    """Read a page's stream as its script does, and fetch the page again as often as the page says."""
     refresh_s, fetched_s = 2.0, time.monotonic()
-    for line in lines_of(server, found[1].replace("&amp;", "&"), stopped):
+    for line in lines_of(server, stream_of(server, address), stopped):
         if line.startswith(b"event: changed") and time.monotonic() - fetched_s >= refresh_s:
             fetched_s = time.monotonic()
             live = Request(f"{server.address}{address}", headers={"hx-request": "true", "accept": "text/html"})
@@ -216,13 +221,15 @@ def test_twenty_live_pages_take_a_tenth_of_a_core_and_streams_end_with_the_serve
         run_with_points(home, run_id)
         (home.run_dir(run_id) / "log").mkdir()
 
+    idle_stream = stream_of(server, "/runs")
+
     def train() -> None:
         while not stopped.wait(1.0):
             for run_id in run_ids:
                 (home.run_dir(run_id) / "log" / "progress").write_text(str(time.time()))
 
     def idle() -> None:
-        assert [*lines_of(server, "/events?topic=runs&at=0", stopped)]
+        assert [*lines_of(server, idle_stream, stopped)]
 
     threads = [threading.Thread(target=follow, args=(server, f"/runs/{run_id}", stopped)) for run_id in run_ids]
     threads += [threading.Thread(target=train)]

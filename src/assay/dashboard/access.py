@@ -50,6 +50,10 @@ class Reader(NamedTuple):
         """The project whose facts alone are shown; empty for all."""
         return "" if self.sees_all else self.project
 
+    def topic(self, topic: str) -> str:
+        """Return the topic under which the reader's share of what a page shows is watched."""
+        return f"{topic}:{self.scope}" if self.scope and topic in ("runs", "jobs") else topic
+
 
 API_RUNS: tuple[IdKind, ...] = ("ftjob", "evalrun", "batch")
 """Kinds of resources under whose ids the ledger has runs or device time."""
@@ -63,9 +67,9 @@ def visible_runs(reader: Reader, api: AppState) -> VisibleRuns | None:
     """
     if reader.sees_all:
         return None
-    patterns = [f"{kind}-{'_' * len(new_id(kind, 0.0).partition('-')[2])}" for kind in API_RUNS]
+    forms = [(f"{kind}-", len(new_id(kind, 0.0))) for kind in API_RUNS]
     own = (repository.newest(reader.project) for repository in (api.jobs, api.eval_runs, api.batches))
-    return VisibleRuns(patterns, tuple(chain.from_iterable(own)))
+    return VisibleRuns(forms, tuple(chain.from_iterable(own)))
 
 
 ROWS_PER_PAGE = 100
@@ -86,10 +90,10 @@ class Visit(NamedTuple):
     """Fields of an action's form."""
 
     def number(self, name: str, *, least: int = 0) -> int | None:
-        """Return a whole number of the query; None if it has none. Raises `PageError` that names a wrong one."""
-        text = self.query.get(name, "")
+        """Return a whole number of the address; None if it has none. Raises `PageError` that names a wrong one."""
+        text = self.path.get(name) or self.query.get(name, "")
         if text and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS and int(text) >= least):
-            raise PageError(400, f"{name}={text}: expected a number from {least}, of at most {MAX_DIGITS} digits.")
+            raise PageError(400, f"{name}={text}: expected a whole number from {least}, up to {MAX_DIGITS} digits.")
         return int(text) if text else None
 
     def page_number(self) -> int:

@@ -1,13 +1,15 @@
 """The ASGI application of all pages: finds the page of an address, who reads it, and answers errors as pages."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
+from importlib import import_module
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlencode
 
 import anyio
 import anyio.to_thread
@@ -18,59 +20,60 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.base.errors import AssayError, ConfigError, StoreError
-from assay.dashboard.access import Reader, Visit, check_origin, set_login, visible_runs
+from assay.dashboard.access import COOKIE, Reader, Visit, check_origin, set_login
 from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Page, PageError, render_page, static_file
-from assay.dashboard.pages.benchmarks import benchmark_page, benchmarks_page, result_page
-from assay.dashboard.pages.checkpoints import checkpoints_page, request_evaluation
-from assay.dashboard.pages.compare import compare_page
-from assay.dashboard.pages.cost import cost_csv, cost_page
-from assay.dashboard.pages.coverage import coverage_page
-from assay.dashboard.pages.curve import curve_csv, curve_of_run, metrics_page
-from assay.dashboard.pages.decisions import decision_page, decision_record, decisions_page
-from assay.dashboard.pages.jobs import act_on_job, job_page, jobs_page
 from assay.dashboard.pages.login import login_page
 from assay.dashboard.pages.message import message_page
-from assay.dashboard.pages.now import now_page
-from assay.dashboard.pages.programs import program_page, programs_page
-from assay.dashboard.pages.rollouts import rollouts_page
-from assay.dashboard.pages.run import run_page_of
-from assay.dashboard.pages.run_notes import note_run, tag_run
-from assay.dashboard.pages.runs import runs_page
 from assay.dashboard.rendered import READER, TOKEN, RenderedPage, RenderedPages, refresh_s
+from assay.serving.api_error import ApiError
+from assay.serving.openai.auth_middleware import checked_headers
 
 Handler = Callable[[Dashboard, Visit], Page | Response]
 """Makes a page, or another answer such as the points of a curve; called in a thread."""
 
+
+def _page(module: str, name: str, **options: str) -> Handler:
+    """Return a handler that imports its page when a reader first opens it: to import all pages takes a second."""
+
+    def handle(dashboard: Dashboard, visit: Visit) -> Page | Response:
+        handler: Callable[..., Page | Response] = getattr(import_module(module), name)
+        return handler(dashboard, visit, **options)
+
+    return handle
+
+
 PAGES: Mapping[str, Handler] = {
-    "/": now_page,
-    "/runs": runs_page,
-    "/runs/{run_id}/rollouts": rollouts_page,
-    "/runs/{run_id}/checkpoints": checkpoints_page,
-    "/compare": compare_page,
-    "/benchmarks": benchmarks_page,
-    "/benchmarks/{benchmark}": benchmark_page,
-    "/benchmarks/{benchmark}/{run_id}/{step}": result_page,
-    "/cost": cost_page,
-    "/coverage": coverage_page,
-    "/cost.csv": cost_csv,
-    "/decisions": decisions_page,
-    "/decisions/{campaign}": decision_page,
-    "/decisions/{campaign}/record": decision_record,
-    "/jobs": jobs_page,
-    "/jobs/{job_id}": job_page,
-    "/programs": programs_page,
-    "/programs/{name}": program_page,
-    "/runs/{run_id}": run_page_of,
-    "/runs/{run_id}/curve": curve_of_run,
-    "/runs/{run_id}/curve.csv": curve_csv,
-    "/runs/{run_id}/metrics": metrics_page,
+    "/": _page("assay.dashboard.pages.now", "now_page"),
+    "/runs": _page("assay.dashboard.pages.runs", "runs_page"),
+    "/runs/{run_id}/rollouts": _page("assay.dashboard.pages.rollouts", "rollouts_page"),
+    "/runs/{run_id}/checkpoints": _page("assay.dashboard.pages.checkpoints", "checkpoints_page"),
+    "/compare": _page("assay.dashboard.pages.compare", "compare_page"),
+    "/benchmarks": _page("assay.dashboard.pages.benchmarks", "benchmarks_page"),
+    "/benchmarks/{benchmark}": _page("assay.dashboard.pages.benchmarks", "benchmark_page"),
+    "/benchmarks/{benchmark}/{run_id}/{step}": _page("assay.dashboard.pages.benchmarks", "result_page"),
+    "/cost": _page("assay.dashboard.pages.cost", "cost_page"),
+    "/coverage": _page("assay.dashboard.pages.coverage", "coverage_page"),
+    "/cost.csv": _page("assay.dashboard.pages.cost", "cost_csv"),
+    "/decisions": _page("assay.dashboard.pages.decisions", "decisions_page"),
+    "/decisions/{campaign}": _page("assay.dashboard.pages.decisions", "decision_page"),
+    "/decisions/{campaign}/record": _page("assay.dashboard.pages.decisions", "decision_record"),
+    "/jobs": _page("assay.dashboard.pages.jobs", "jobs_page"),
+    "/jobs/{job_id}": _page("assay.dashboard.pages.jobs", "job_page"),
+    "/programs": _page("assay.dashboard.pages.programs", "programs_page"),
+    "/programs/{name}": _page("assay.dashboard.pages.programs", "program_page"),
+    "/runs/{run_id}": _page("assay.dashboard.pages.run", "run_page_of"),
+    "/runs/{run_id}/curve": _page("assay.dashboard.pages.curve", "curve_of_run"),
+    "/runs/{run_id}/curve.csv": _page("assay.dashboard.pages.curve", "curve_csv"),
+    "/runs/{run_id}/metrics": _page("assay.dashboard.pages.curve", "metrics_page"),
 }
 ACTIONS: Mapping[str, Handler] = {
-    "/runs/tag": tag_run,
-    "/runs/{run_id}/evaluate": request_evaluation,
-    "/runs/note": note_run,
-    **{f"/jobs/{{job_id}}/{verb}": act_on_job(verb) for verb in ("pause", "resume", "cancel")},
+    "/runs/tag": _page("assay.dashboard.pages.run_notes", "tag_run"),
+    "/runs/{run_id}/evaluate": _page("assay.dashboard.pages.checkpoints", "request_evaluation"),
+    "/runs/note": _page("assay.dashboard.pages.run_notes", "note_run"),
+    "/jobs/{job_id}/pause": _page("assay.dashboard.pages.jobs", "act_on_job", verb="pause"),
+    "/jobs/{job_id}/resume": _page("assay.dashboard.pages.jobs", "act_on_job", verb="resume"),
+    "/jobs/{job_id}/cancel": _page("assay.dashboard.pages.jobs", "act_on_job", verb="cancel"),
 }
 """Forms, which a POST sends; each returns where the reader goes then, as a `RedirectResponse`."""
 
@@ -115,10 +118,18 @@ class _Pages:
 
     def is_page(self, scope: Scope) -> bool:
         """Return whether an address is a page's, or a browser asks for one that does not exist."""
-        if any(route.matches(scope)[0] is not Match.NONE for route in self._routes):
+        if self._match(scope)[1] is not Match.NONE:
             return True
         accepted = dict(scope["headers"]).get(b"accept", b"")
         return not scope["path"].startswith("/v1") and b"text/html" in accepted
+
+    def _match(self, scope: Scope) -> tuple[Route, Match, Mapping[str, str]]:
+        """Return the best route of an address, and the parts of its path by name, still percent-encoded: a name may
+        contain a slash."""
+        sent = {**scope, "path": scope["raw_path"].decode("latin-1")}
+        found = ((route, *route.matches(sent)) for route in self._routes)
+        route, match, child = max(found, key=lambda matched: matched[1].value)
+        return route, match, child.get("path_params", {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -135,17 +146,21 @@ class _Pages:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            for route in self._routes:
-                match, child_scope = route.matches(request.scope)
-                if match is Match.FULL:
-                    request.scope.update(child_scope)
-                    respond: Response = await route.endpoint(request)
-                    return respond
-            if any(route.matches(request.scope)[0] is Match.PARTIAL for route in self._routes):
+            checked_headers(request.scope)
+            route, match, parts = self._match(request.scope)
+            if match is Match.NONE:
+                raise PageError(404, f"there is no page {request.url.path}.")
+            if match is Match.PARTIAL:
                 raise PageError(405, f"{request.method} is not possible at {request.url.path}.")
-            raise PageError(404, f"there is no page {request.url.path}.")
+            request.scope["path_params"] = {name: unquote(part) for name, part in parts.items()}
+            respond: Response = await route.endpoint(request)
+            return respond
         except AssayError as error:
             return self._refused(request, error)
+        except ApiError as error:
+            response = self._refused(request, PageError(error.status, error.message))
+            response.headers.update(error.headers)
+            return response
         except OSError as error:
             _log.warning("%s %s: %s", request.method, request.url.path, error)
             return self._refused(request, StoreError(f"the home cannot be read or written: {error.strerror or error}."))
@@ -171,20 +186,23 @@ class _Pages:
             if reader is None:
                 return _plain(request, login_page(_address_of(request)))
             dashboard = self._dashboard._replace(reader=reader)
-            key = (_address_of(request), reader.sees_all or reader.project, reader.may_change, bool(reader.key_id))
+            key = (_address_of(request), reader.scope, reader.may_change, bool(reader.key_id))
+            is_live = request.headers.get("hx-request") == "true"
             others: list[Response] = []
 
             def make() -> RenderedPage | None:
-                began_s, worked_s = time.monotonic(), time.thread_time()
+                worked_s = time.thread_time()
+                if not is_live:  # seen before the facts are read: the first look at a topic is no change of the page
+                    dashboard.watch.versions(map(reader.topic, _expected_topics(request)))
+                began_s = time.monotonic()
                 handled = handler(dashboard, _visit(reader, request))
                 if isinstance(handled, Response):
                     others.append(handled)
                     return None
-                versions = dashboard.watch.versions(handled.topics, read_s=began_s)
+                versions = dashboard.watch.versions(map(reader.topic, handled.topics), read_s=began_s)
                 text = self._shared_text(request, reader, handled, versions, cost_s=self._rendered.cost_s(key))
                 return RenderedPage(handled.status, text, versions, time.monotonic(), time.thread_time() - worked_s)
 
-            is_live = request.headers.get("hx-request") == "true"
             rendered = self._rendered.get(key, dashboard.watch.versions, make, is_live=is_live)
             return _if_new(request, others[0]) if rendered is None else self._own(reader, rendered)
 
@@ -198,10 +216,18 @@ class _Pages:
         return render_page(
             replace(page, refresh_s=round(waits_s, 1)),
             address=_address_of(request),
-            versions=versions,
+            stream=self._stream_address(reader, versions) if versions else "",
             reader_name=READER if reader.key_id else "",
             token=TOKEN if reader.may_change else "",
         )
+
+    def _stream_address(self, reader: Reader, versions: Mapping[str, int]) -> str:
+        """Return the address of a page's event stream. It is signed, so a reader follows topics of shown pages only."""
+        signature = self._dashboard.access.signed(_topics_text(reader, [*versions]))
+        pairs = [
+            (name, value) for topic, version in versions.items() for name, value in (("topic", topic), ("at", version))
+        ]
+        return f"/events?{urlencode([*pairs, ('signature', signature)])}"
 
     def _own(self, reader: Reader, rendered: RenderedPage) -> Response:
         """Return a page with the name and the token of its reader."""
@@ -233,20 +259,12 @@ class _Pages:
         if reader is None:
             raise PageError(403, "you are not logged in.")
         topics, versions = request.query_params.getlist("topic"), request.query_params.getlist("at")
-        if not topics or len(topics) != len(versions) or len(topics) > 64 or not all(map(watch.knows, topics)):
-            raise PageError(400, "a stream needs known topics, each with the version at which the page stands.")
-        await anyio.to_thread.run_sync(self._check_topics, reader, topics, limiter=self._threads)
+        if not access.is_signed(_topics_text(reader, topics), request.query_params.get("signature", "")):
+            raise PageError(400, "signature=...: expected the address of a stream as a page of this server has it.")
         heard = dict(pair.rpartition("=")[::2] for pair in request.headers.get("last-event-id", "").split("&"))
-        since = {topic: heard.get(topic, at) for topic, at in zip(topics, versions, strict=True)}
-        numbers = {topic: int(version) if version.isdecimal() else 0 for topic, version in since.items()}
-        return StreamingResponse(watch.events(numbers), media_type="text/event-stream")
-
-    def _check_topics(self, reader: Reader, topics: Sequence[str]) -> None:
-        """Raise `PageError` for a topic of another project's run or job."""
-        shown = visible_runs(reader, self._dashboard.api)
-        for topic in topics:
-            if shown is not None and not shown.shows(topic.partition(":")[2]):
-                raise PageError(404, f"no run or job '{topic.partition(':')[2]}' in this project.")
+        since = {topic: heard.get(topic, at) for topic, at in zip(topics, versions, strict=False)}
+        events = watch.events(since) if request.method == "GET" else ()
+        return StreamingResponse(events, media_type="text/event-stream")
 
     async def _log_in(self, request: Request) -> Response:
         if request.method == "GET":
@@ -270,6 +288,8 @@ class _Pages:
 
     async def _log_out(self, request: Request) -> Response:
         check_origin(request)
+        end = partial(self._dashboard.access.end, request.cookies.get(COOKIE, ""))
+        await anyio.to_thread.run_sync(end, limiter=self._threads)
         response = RedirectResponse("/login", 303)
         set_login(response, request, "")
         return response
@@ -284,7 +304,7 @@ class _Pages:
 def _plain(request: Request, page: Page) -> Response:
     """Return a page that needs no login."""
     return HTMLResponse(
-        render_page(page, address=_address_of(request), versions={}, reader_name="", token=""), page.status
+        render_page(page, address=_address_of(request), stream="", reader_name="", token=""), page.status
     )
 
 
@@ -297,16 +317,32 @@ def _if_new(request: Request, response: Response) -> Response:
 
 def _page_before(request: Request) -> str:
     """Return the address of the page with the form; `check_origin` has shown that it is of this server."""
-    before = urlsplit(request.headers.get("referer", ""))
-    return f"{before.path or '/'}{f'?{before.query}' if before.query else ''}"
+    return f"/{request.headers.get('referer', '').partition('://')[2].partition('/')[2]}"
 
 
 def _visit(reader: Reader, request: Request, form: Mapping[str, str] = MappingProxyType({})) -> Visit:
+    for name, value in (*request.path_params.items(), *request.query_params.multi_items(), *form.items()):
+        if "\0" in value:  # no name has one, and databases differ in what they do with it
+            raise PageError(400, f"{name}={value}: expected text without NUL characters.")
     return Visit(reader, _address_of(request), request.path_params, request.query_params, form)
 
 
+def _expected_topics(request: Request) -> tuple[str, ...]:
+    """Return the topics that the page of an address probably has."""
+    kinds = {"run": "run_id", "job": "job_id"}
+    of_path = tuple(f"{kind}:{request.path_params[key]}" for kind, key in kinds.items() if key in request.path_params)
+    return of_path or ("runs", "jobs", "campaigns", "followed", "minute")
+
+
+def _topics_text(reader: Reader, topics: Sequence[str]) -> str:
+    """Return the text that is signed for a stream."""
+    return json.dumps(["stream", reader.scope, *topics])
+
+
 def _address_of(request: Request) -> str:
-    return f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+    """Return path and query as they were sent: a name in the path may contain a question mark."""
+    path, query = (request.scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
+    return f"{path}?{query}" if query else path
 
 
 MAX_FORM_BYTES = 1 << 16
@@ -316,7 +352,7 @@ async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form. Raises `PageError` if it is too large or of another kind."""
     kind = request.headers.get("content-type", "").partition(";")[0]
     length = request.headers.get("content-length", "")
-    if kind != "application/x-www-form-urlencoded" or not length.isdecimal() or int(length) > MAX_FORM_BYTES:
+    if kind != "application/x-www-form-urlencoded" or not length.isdecimal() or int(length[:20]) > MAX_FORM_BYTES:
         raise PageError(
             400, f"a form must be sent as application/x-www-form-urlencoded, of at most {MAX_FORM_BYTES:,} bytes."
         )

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -12,16 +12,14 @@ from assay.dashboard.background import Background
 from assay.dashboard.open_ledger import OpenLedger
 from assay.dashboard.page import PageError
 from assay.dashboard.watch import Look, Watch
-from assay.reporting.documents.plan.plan_folder import OFFER_FILE
 from assay.serving.batches.batches import BatchRepository, BatchState
 from assay.serving.evals.runs import EvalRunRepository, EvalRunState
 from assay.serving.job import JobState
 from assay.serving.jobs import JobRepository
 from assay.serving.openai.app_state import AppState
-from assay.store.followed import followed_coverages, followed_programs
+from assay.store.followed import OFFER_FILE, followed_coverages, followed_programs
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
-from assay.workflows.rebuild import fold_in
 
 _COUNTED = ("runs", "attempts", "launches", "evaluations", "benchmark_results", "decisions", "run_notes")
 """Tables whose new rows change the list of runs."""
@@ -55,8 +53,7 @@ class Dashboard(NamedTuple):
         """Open the ledger as the reader sees it, with the given runs recorded in it. Raises `PageError` if a run does
         not exist, or belongs to another project."""
         shown = visible_runs(self.reader, self.api)
-        everything = self.open_ledger.get()
-        with nullcontext(everything) if shown is None else self.home.open_ledger(shown=shown) as ledger:
+        with self.open_ledger.shown(shown) as ledger:
             for run_id in run_ids:
                 if shown is not None and not shown.shows(run_id):
                     raise PageError(404, f"no run '{run_id}' in {self.home.folder}.")
@@ -64,18 +61,20 @@ class Dashboard(NamedTuple):
                     continue
                 if not self.home.has_run(run_id):
                     raise PageError(404, f"no run '{run_id}' in {self.home.folder}.")
+                from assay.workflows.rebuild import fold_in  # it imports what starts runs
+
                 fold_in(self.home, run_id, ledger)
             yield ledger
 
 
 def _looks(home: Home, api: AppState, background: Background, ledger: OpenLedger) -> dict[str, Look]:
-    """Return how each kind of topic is looked at."""
+    """Return how each kind of topic is looked at; `runs` and `jobs` may name a project whose share is watched."""
 
-    def runs(_: str) -> object:
-        opened = ledger.get()
-        with opened.reading() as connection:
-            counts = [list(connection.execute(f"SELECT COUNT(*) FROM {table}")) for table in _COUNTED]
-        return counts, opened.last_writes()
+    def runs(project: str) -> object:
+        with ledger.shown(visible_runs(Reader(project=project, sees_all=not project), api)) as opened:
+            with opened.reading() as connection:
+                counts = [connection.execute(f"SELECT COUNT(*) FROM {table}") for table in _COUNTED]
+            return counts, opened.last_writes()
 
     def run(run_id: str) -> object:
         folder = home.run_dir(run_id)
@@ -87,9 +86,14 @@ def _looks(home: Home, api: AppState, background: Background, ledger: OpenLedger
         files = home.campaigns.glob("*/decisions/*.json")
         return home.campaign_names(), sorted((file.name, file.stat().st_mtime_ns) for file in files)
 
-    def jobs(_: str) -> object:
+    def jobs(project: str) -> object:
         accepted = (repository.states(repository.open_ids()) for repository in (api.jobs, api.eval_runs, api.batches))
-        return [(resource_id, *_progress(api, state)) for states in accepted for resource_id, state in states]
+        return [
+            (resource_id, *_progress(api, state))
+            for states in accepted
+            for resource_id, state in states
+            if project in ("", state.created.project)
+        ]
 
     return {
         "jobs": jobs,

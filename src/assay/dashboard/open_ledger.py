@@ -1,10 +1,12 @@
 """One open ledger for all pages of readers who see everything: to open one takes longer than most reads."""
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 
 from assay.base.errors import StoreError
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.visible_runs import VisibleRuns
 
 
 class OpenLedger:
@@ -17,8 +19,12 @@ class OpenLedger:
         self._file: tuple[int, int] | None = None
         """Device and inode of the open file."""
 
-    def get(self) -> Ledger:
-        """Return the ledger. Raises `StoreError` if the file that was open is gone."""
+    def shown(self, runs: VisibleRuns | None) -> AbstractContextManager[Ledger]:
+        """Open the ledger for a reader who sees these runs, or all. Raises `StoreError` if its file is gone."""
+        everything = self._opened()
+        return nullcontext(everything) if runs is None else self._home.open_ledger(shown=runs)
+
+    def _opened(self) -> Ledger:
         with self._lock:
             file = self._file_now()
             if self._ledger is None or file != self._file:

@@ -32,7 +32,8 @@ AREAS = (
 )
 """The navigation: title and address."""
 
-_UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_UTC_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)Z")
+_UTC_MINUTE = re.compile(r"^(\d{4}-\d\d-\d\d) (\d\d:\d\d)$")
 
 STATIC_TYPES = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
 
@@ -119,8 +120,8 @@ def static_address(name: str) -> str:
     return f"/static/{name}?{sha256(found[0]).hexdigest()[:12]}"
 
 
-def render_page(page: Page, *, address: str, versions: Mapping[str, int], reader_name: str, token: str) -> str:
-    """Return the HTML of a page. `versions`: of its topics when it was read. `token`: for its actions; without one,
+def render_page(page: Page, *, address: str, stream: str, reader_name: str, token: str) -> str:
+    """Return the HTML of a page. `stream`: address of its events, or empty. `token`: for its actions; without one,
     actions are left out."""
     return (
         _templates()
@@ -131,7 +132,7 @@ def render_page(page: Page, *, address: str, versions: Mapping[str, int], reader
             contents=contents_of(page.document.sections),
             areas=AREAS,
             address=address,
-            versions=versions,
+            stream=stream,
             reader_name=reader_name,
             token=token,
             static=static_address,
@@ -156,12 +157,14 @@ def chart_of(figure: Figure) -> Chart:
     return replace(chart, has_probes=False) if figure.lines and isinstance(chart, LineChart) else chart
 
 
-def with_times(text: str) -> str:
-    """Return a text with elements around UTC times, in which a script shows them in the reader's zone, too."""
-    if isinstance(text, Markup) or not _UTC_TIME.search(text):
+def with_times(text: str, heading: str = "") -> str:
+    """Return a text with elements around UTC times, in which a script shows them in the reader's zone, too. Under a
+    heading with '(UTC)', times to the minute are such."""
+    pattern = _UTC_MINUTE if heading.endswith("(UTC)") and _UTC_MINUTE.search(text) else _UTC_TIME
+    if isinstance(text, Markup) or not pattern.search(text):
         return text
     escaped = str(escape(written_out(text)))
-    return Markup(_UTC_TIME.sub(r'<time datetime="\g<0>">\g<0></time>', escaped))
+    return Markup(pattern.sub(r'<time datetime="\1T\2Z">\g<0></time>', escaped))
 
 
 def live_figure(figure: Figure) -> str:

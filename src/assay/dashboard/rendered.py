@@ -36,7 +36,8 @@ class RenderedPages:
 
     def __init__(self) -> None:
         self._cached: OrderedDict[tuple[object, ...], RenderedPage] = OrderedDict()
-        self._locks: dict[tuple[object, ...], threading.Lock] = {}
+        self._turns = [threading.Lock() for _ in range(64)]
+        """By the hash of a page's key: a page that several readers fetch at the same time is made once."""
         self._lock = threading.Lock()
 
     def get(
@@ -51,9 +52,7 @@ class RenderedPages:
         `is_live`: the page fetches itself again, so a stored one of the same versions will do."""
         if not is_live:
             return self._render(key, make)
-        with self._lock:
-            turn = self._locks.setdefault(key, threading.Lock())
-        with turn:
+        with self._turns[hash(key) % len(self._turns)]:
             cached = self._cached.get(key)
             if (
                 cached
@@ -80,8 +79,7 @@ class RenderedPages:
                 self._cached[key] = rendered
                 self._cached.move_to_end(key)
                 while sum(len(page.text) for page in self._cached.values()) > MAX_BYTES:
-                    oldest, _ = self._cached.popitem(last=False)
-                    self._locks.pop(oldest, None)
+                    self._cached.popitem(last=False)
         return rendered
 
 

@@ -18,15 +18,22 @@ Look = Callable[[str], object]
 LOOK_S = 1.0
 LOOK_SHARE = 0.03
 """Largest share of a core that the looks at one topic may take: what takes long is looked at less often."""
+TOTAL_SHARE, FORGET_S = 0.1, 60.0
+"""Largest share of a core that the looks at all topics of the last minute may take."""
 STREAMS_AT_ONCE, MAX_PAUSE_S = 10, 2.0
 """Above this number of streams, each says less often what has changed, since each message leads to requests. A change
 is on every page within `LOOK_S + MAX_PAUSE_S`."""
+MAX_STREAMS, POLL_MS, RETRY_MS = 500, 10_000, 1_000
+"""Above this number of streams, further ones end at once, and their pages ask again after `POLL_MS`, not `RETRY_MS`."""
+RENEW_S = 600.0
+"""After this time a stream ends, and its page asks again: a login may have ended."""
 HEARTBEAT_S = 15.0
 """A stream says something at least this often, so that both sides notice a lost connection."""
 
 
 class _Seen(NamedTuple):
-    value: object
+    value: int
+    """Hash of what was seen."""
     version: int
     changed_s: float
     """Time on the monotonic clock, as `next_s`."""
@@ -42,18 +49,15 @@ class Watch:
         self._looks = looks
         self._seen: dict[str, _Seen] = {}
         self._lock = threading.Lock()
-        self._first = int(time.time())
-        """Versions are those of this server: a page that was open before a restart fetches itself again."""
-        self._is_stopped = False
+        self._looking = anyio.CapacityLimiter(1)
+        """Streams look one at a time, so that they do not fill the threads of other requests."""
+        self._stopped = anyio.Event()
+        self._start_ms = 1000 * (time.time() - time.monotonic())
         self.num_streams = 0
 
     def stop(self) -> None:
-        """End all streams within `LOOK_S`, so that the server can stop."""
-        self._is_stopped = True
-
-    def knows(self, topic: str) -> bool:
-        """Return whether there are topics of this kind."""
-        return topic.partition(":")[0] in self._looks
+        """End all streams, so that the server can stop. Call it in the event loop."""
+        self._stopped.set()
 
     def forget(self) -> None:
         """Look at all topics again at the next request, because something was changed through this server."""
@@ -87,26 +91,34 @@ class Watch:
         kind, _, name = topic.partition(":")
         worked_s = time.thread_time()
         try:
-            value = self._looks[kind](name)
+            value = hash(repr(self._looks[kind](name)))
         except Exception as error:  # what cannot be read has changed, and changes again once it can be
-            value = repr(error)
-        worked_s = time.thread_time() - worked_s
-        is_changed = seen is None or seen.value != value
-        version = self._first if seen is None else seen.version + is_changed
-        changed_s = time.monotonic() if seen is None or is_changed else seen.changed_s
-        self._seen[topic] = _Seen(value, version, changed_s, time.monotonic() + max(LOOK_S, worked_s / LOOK_SHARE))
+            value = hash(repr(error))
+        worked_s, now_s = time.thread_time() - worked_s, time.monotonic()
+        if seen is None:
+            self._seen = {other: its for other, its in self._seen.items() if now_s - its.next_s < FORGET_S}
+        wait_s = max(LOOK_S, worked_s / LOOK_SHARE, worked_s * len(self._seen) / TOTAL_SHARE)
+        if seen is None or seen.value != value:
+            # The time in milliseconds: a page from before a restart or a change never has the version of a later state.
+            seen = _Seen(value, int(self._start_ms + 1000 * now_s), now_s, 0.0)
+        self._seen[topic] = seen._replace(next_s=now_s + wait_s)
         return self._seen[topic]
 
-    async def events(self, since: Mapping[str, int]) -> AsyncIterator[bytes]:
-        """Yield a server-sent event whenever a topic of `since` has another version than before."""
+    async def events(self, since: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield a server-sent event whenever a topic has another version than before, at first than in `since`."""
         known, silent_s, topics = dict(since), 0.0, tuple(since)
-        self.num_streams += 1
+        ends_s = time.monotonic() + RENEW_S
+        is_held = self.num_streams < MAX_STREAMS
+        self.num_streams += is_held
         try:
-            yield b"retry: 2000\n\n"
-            while not self._is_stopped:
+            yield b"retry: %d\n\n" % (RETRY_MS if is_held else POLL_MS)
+            while not self._stopped.is_set() and time.monotonic() < ends_s:
                 # Of many streams, one waits in a thread for a look; the others find what it saw.
-                is_known = self._known(topics) is not None
-                now = self.versions(topics) if is_known else await anyio.to_thread.run_sync(self.versions, topics)
+                if self._known(topics) is not None:
+                    versions = self.versions(topics)
+                else:
+                    versions = await anyio.to_thread.run_sync(self.versions, topics, limiter=self._looking)
+                now = {topic: str(version) for topic, version in versions.items()}
                 if now != known:
                     known, silent_s = now, 0.0
                     identifier = "&".join(f"{topic}={version}" for topic, version in now.items())
@@ -114,8 +126,11 @@ class Watch:
                 elif silent_s >= HEARTBEAT_S:
                     silent_s = 0.0
                     yield b"event: unchanged\ndata:\n\n"
+                if not is_held:
+                    return
                 pause_s = min(max(LOOK_S, self.num_streams / STREAMS_AT_ONCE), MAX_PAUSE_S)
-                await anyio.sleep(pause_s)
+                with anyio.move_on_after(pause_s):
+                    await self._stopped.wait()
                 silent_s += pause_s
         finally:
-            self.num_streams -= 1
+            self.num_streams -= is_held

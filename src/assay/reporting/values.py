@@ -33,6 +33,11 @@ def one_line(text: str) -> str:
     return "".join(item if item.isprintable() else ascii(item)[1:-1] for item in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return the first characters of a text, and how many it has beyond them."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
+
+
 def value_text(value: Any) -> str:
     """Return a recipe's value as text, or a dash."""
     return "—" if value is None else str(value)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from starlette.testclient import TestClient
 
-from assay.base.clock import SystemClock
+from assay.base.clock import Clock, SystemClock
 from assay.dashboard.app import with_pages
 from assay.dashboard.dashboard import Dashboard
 from assay.serving.openai.app_state import AppState
@@ -22,8 +22,8 @@ class Site(NamedTuple):
     browser: TestClient
 
 
-def site_of(home: Home) -> Site:
-    state = AppState.of(open_store(str(home.api)), {}, SystemClock())
+def site_of(home: Home, clock: Clock | None = None) -> Site:
+    state = AppState.of(open_store(str(home.api)), {}, clock or SystemClock())
     dashboard = Dashboard.of(home, state)
     browser = TestClient(with_pages(server_of(state), dashboard), base_url="http://127.0.0.1:8017")
     browser.headers["accept"] = "text/html"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from html import escape
 from importlib.resources import files
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from assay.dashboard.app import PAGES
 from assay.dashboard.page import AREAS
 from unit.dashboard.conftest import Site
+from unit.dashboard.test_benchmarks import put, scored
 
 
 @pytest.mark.parametrize("address", [link for _, link in AREAS])
@@ -35,10 +37,10 @@ def test_a_page_allows_no_foreign_script_style_frame_or_form(site: Site) -> None
     [
         ("/runs?status=lost", 400, "status=lost: expected one of"),
         ("/runs?sort=luck", 400, "sort=luck: expected one of"),
-        ("/runs?page=0", 400, "page=0: expected a number"),
+        ("/runs?page=0", 400, "page=0: expected a whole number from 1"),
         ("/runs/nobody", 404, "No run &#39;nobody&#39;"),
         ("/nothing", 404, "There is no page /nothing"),
-        ("/events?topic=moon&at=1", 400, "known topics"),
+        ("/events?topic=moon&at=1", 400, "expected the address of a stream"),
     ],
 )
 def test_a_wrong_address_is_a_page_that_names_what_is_wrong(site: Site, address: str, status: int, words: str) -> None:
@@ -48,7 +50,44 @@ def test_a_wrong_address_is_a_page_that_names_what_is_wrong(site: Site, address:
 
 def test_other_host_names_are_refused_without_keys(site: Site) -> None:
     response = site.browser.get("/runs", headers={"host": "evil.example:8017"})
-    assert response.status_code == 403 and "names of this machine only" in response.text
+    assert response.status_code == 403 and "only accepts loopback host names" in response.text
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1@evil.example", "evil.example#127.0.0.1", "127.0.0.1/evil.example", "127.0.0.1.", "[", ""]
+)
+def test_a_host_that_is_no_name_of_this_machine_is_refused_as_the_api_does(site: Site, host: str) -> None:
+    for address in ("/runs", "/v1/models"):
+        assert site.browser.get(address, headers={"host": host}).status_code == 403, address
+
+
+def test_headers_that_the_api_refuses_are_refused(site: Site) -> None:
+    many = {f"x-{number}": "1" for number in range(200)}
+    assert site.browser.get("/runs", headers=many).status_code == 431
+    form = {"content-type": "application/x-www-form-urlencoded", "transfer-encoding": "chunked", "content-length": "5"}
+    response = site.browser.post("/login", content=b"key=a", headers=form)
+    assert response.status_code == 400 and "ambiguous" in response.text
+
+
+def test_a_name_with_slashes_and_question_marks_has_a_page_of_its_own(site: Site) -> None:
+    benchmark = "org/sums?a=b#c%2F.."
+    put(site.dashboard.home, [scored("r", 5, benchmark, 0.5)])
+    link = re.findall(r'href="(/benchmarks/org[^"?/]*)', site.browser.get("/benchmarks").text)[0]
+    text = site.browser.get(link).text
+    assert f"<h1>{escape(benchmark)}</h1>" in text and f'hx-get="{link}"' in text
+
+
+def test_the_head_of_a_stream_ends(site: Site) -> None:
+    found = re.search(r'data-address="([^"]+)"', site.browser.get("/runs").text)
+    assert found is not None
+    response = site.browser.head(found[1].replace("&amp;", "&"))
+    assert response.status_code == 200 and response.content == b""
+
+
+def test_a_message_that_names_a_long_value_is_short(site: Site) -> None:
+    response = site.browser.get("/runs", params={"status": "x" * 50_000})
+    assert response.status_code == 400 and "status=xxx" in response.text and "expected one of" in response.text
+    assert len(response.text) < 10_000
 
 
 def test_addresses_of_the_api_answer_as_before(site: Site) -> None:

@@ -127,7 +127,7 @@ def result(site: Site, tmp_path: Path) -> BenchmarkResult:
     version = present_suite(suite).versions["sums"]
     items = [
         ItemScore(HOSTILE, HOSTILE, 1.0, completion="<i>4</i>", details='{"margin": 0.25}', finish_reason="stop"),
-        ItemScore("other", "other", None, failure=ItemFailure("sampler_timeout", "after 60 s")),
+        ItemScore("other", "other", None, failure=ItemFailure("sampler_timeout", "after 60 s " + "&" * 1_000_000)),
     ]
     checkpoint, identity = Checkpoint("r", "lr-1", 0, 5, "ab" * 32), Identity("sums", **version)
     found = result_of(checkpoint, identity, items, 1e9)
@@ -157,7 +157,7 @@ def test_a_cell_leads_to_its_items_and_an_item_to_prompt_completion_and_grade(
     ("address", "status", "words"),
     [
         ("/benchmarks/none", 404, "No results of benchmark"),
-        ("/benchmarks/sums/r/five", 404, "expected a number"),
+        ("/benchmarks/sums/r/five", 400, "step=five: expected a whole number"),
         ("/benchmarks/sums/r/6", 404, "No result of"),
         ("/benchmarks/sums/r/5?show=best", 400, "show=best: expected one of"),
         ("/benchmarks/sums/r/5?item=none", 404, "has no item"),

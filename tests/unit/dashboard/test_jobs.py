@@ -5,6 +5,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
+from assay.serving.queue.worker_registry import WorkerRegistration
 from unit.dashboard.accepted import accept_batch, accept_eval_run, accept_job, launch, validate
 from unit.dashboard.conftest import Site
 
@@ -48,6 +49,22 @@ def test_the_queue_names_place_and_reason_as_the_api_does(site: Site) -> None:
     assert status is not None and status.position == 2
     queue = text[text.index("Queue") : text.index("All jobs")]
     assert queue.index(first) < queue.index(second) and "no worker is running" in queue
+
+
+def test_a_queue_names_no_job_of_another_project(site: Site) -> None:
+    api, projects = site.dashboard.api, ("blue-whales", "strangers")
+    WorkerRegistration(api.jobs.store, api.clock, name="w", slots=1).renew()
+    running = accept_job(api, "blue-whales")
+    waiting = [accept_job(api, project, at_s=1_800_000_009.0) for project in projects]
+    for job_id in (running, *waiting):
+        validate(api, job_id)
+    launch(api, running)
+    texts = [logged_in(site, project).get(f"/jobs/{own}").text for project, own in zip(projects, waiting, strict=True)]
+    assert any("job of another project is launched before it" in text.lower() for text in texts)
+    assert any("of a job of the same model and method" in text for text in texts)
+    for text, project, other in zip(texts, projects[::-1], waiting[::-1], strict=True):
+        assert other not in text and project not in text
+    assert running not in texts[1]
 
 
 def test_the_page_of_a_job_shows_events_checkpoints_and_the_run(site: Site) -> None:
@@ -125,6 +142,7 @@ def test_jobs_of_another_project_are_neither_shown_nor_changed(site: Site) -> No
     assert browser.post(f"/jobs/{job_id}/cancel", data=form, headers=ORIGIN).status_code == 404
     state = api.jobs.state(job_id)
     assert state is not None and state.desired_state == "run"
+    api.projects.ensure("theirs", by="me")
     assert job_id in logged_in(site, scopes=("admin",)).get("/jobs?project=theirs").text
 
 

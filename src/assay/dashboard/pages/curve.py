@@ -17,6 +17,7 @@ from assay.dashboard.dashboard import Dashboard
 from assay.dashboard.page import Filter, Page, PageError
 from assay.reporting.charts.run_figures import curve_line, series_figure
 from assay.reporting.document import Block, Cell, Document, Figure, Paragraph, Section, TitledTable, name, number
+from assay.reporting.values import shortened
 from assay.reporting.views.runs.curve_window import (
     MAX_COLUMNS,
     CurveCursor,
@@ -36,6 +37,8 @@ MAX_METRICS = 64
 """Metrics of one request."""
 TABLE_COLUMNS = 10
 """Numbers that `curve_bytes` gives for each column of a window."""
+SHOWN_CHARACTERS = 200
+"""Of a metric's name in the list."""
 MAX_SHOWN = 8
 """Metrics that are drawn above the list."""
 
@@ -130,11 +133,14 @@ def metrics_page(dashboard: Dashboard, visit: Visit) -> Page:
 
 
 def _names_table(summaries: list[MetricSummary], here: str) -> TitledTable:
+    def link_of(item: MetricSummary) -> Cell:
+        return Cell(shortened(item.name, SHOWN_CHARACTERS), link=f"{here}&show={quote(item.name, safe='')}")
+
     return TitledTable.of(
         "",
         "",
         summaries,
-        (name("metric"), lambda item: Cell(item.name, link=f"{here}&show={quote(item.name, safe='')}")),
+        (name("metric"), link_of),
         (number("points"), lambda item: f"{item.num_points:,}"),
         (number("last step"), lambda item: f"{item.last_step:,}"),
         (number("last"), lambda item: _value_text(item.last_value)),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from starlette.responses import RedirectResponse
 
@@ -15,7 +14,7 @@ from assay.base.clock import utc_text
 from assay.base.units import age_text
 from assay.dashboard.access import Reader, Visit
 from assay.dashboard.dashboard import Dashboard, accepted_repository
-from assay.dashboard.page import Action, Filter, Page, PageError
+from assay.dashboard.page import Action, Filter, Page, PageError, path_to
 from assay.reporting.document import (
     Cell,
     Document,
@@ -90,11 +89,9 @@ class Accepted(NamedTuple):
         done = sum(count for key, count in counts.items() if key != "total")
         return f"{done:,}/{counts['total']:,}" if counts["total"] else ""
 
-    def reason(self, reader: Reader) -> str:
-        """Return the one reason why it waits. Jobs of other projects are not named."""
-        words = str(self.queue.get("blocked_by") or self.shape["x_assay"].get("blocked_by") or "")
-        is_others = self.queue.get("code") == "turn" and f" of project {reader.project} " not in words
-        return "a job of another project is launched before it" if is_others and not reader.sees_all else words
+    def reason(self) -> str:
+        """Return the one reason why it waits."""
+        return str(self.queue.get("blocked_by") or self.shape["x_assay"].get("blocked_by") or "")
 
     def row_of_queue(self) -> tuple[int, str]:
         """Return what sorts the queue."""
@@ -104,13 +101,14 @@ class Accepted(NamedTuple):
 def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the queue, and the list of all that was accepted, newest first."""
     api, reader = dashboard.api, visit.reader
-    kind, status, project = _filters_of(visit)
+    kind, status, project = _filters_of(dashboard, visit)
+    projects = [project] if project else projects_of(api, reader)
     page_number = visit.page_number()
-    found = _newest(api, projects_of(api, reader, project), kind)
+    found = _newest(api, projects, kind)
     matching = (accepted for accepted in found if status in ("", accepted.status))
     shown = list(islice(matching, (page_number - 1) * PER_PAGE, page_number * PER_PAGE + 1))
     now_s = dashboard.clock.now_s()
-    waiting = [line for line in open_jobs(api, projects_of(api, reader, project)) if line.queue]
+    waiting = [line for line in open_jobs(api, projects) if line.queue]
     blocks = [TitledTable("", "", _table(shown[:PER_PAGE], reader, now_s))] if shown else [_nothing(dashboard, visit)]
     links = [(visit.with_query(page=page_number + 1), "older")] if len(shown) > PER_PAGE else []
     return Page(
@@ -119,7 +117,7 @@ def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
             kind="jobs",
             subtitle="what the API accepted, newest first",
             sections=[
-                *([Section("Queue", [queue_table(waiting, reader)])] if waiting and not (kind or status) else []),
+                *([Section("Queue", [queue_table(waiting)])] if waiting and not (kind or status) else []),
                 Section("All jobs, evals and batches" if waiting else "", blocks),
             ],
             footer="The same as JSON: GET /v1/fine_tuning/jobs, /v1/evals/ID/runs and /v1/batches",
@@ -147,9 +145,10 @@ def job_page(dashboard: Dashboard, visit: Visit) -> Page:
             title=accepted.resource_id,
             kind=accepted.kind,
             subtitle=f"project {accepted.project}",
-            verdict=_verdict(accepted, reader),
+            verdict=_verdict(accepted),
             tiles=_tiles(accepted),
             sections=_results(accepted) if state is None else _sections(api, state, accepted, visit),
+            footer=f"The same as JSON: {_sources(accepted)}",
         ),
         area="Jobs",
         topics=(f"job:{accepted.resource_id}",),
@@ -157,24 +156,20 @@ def job_page(dashboard: Dashboard, visit: Visit) -> Page:
     )
 
 
-def act_on_job(verb: str) -> Callable[[Dashboard, Visit], RedirectResponse]:
-    """Return the action that pauses, resumes or cancels what an address names."""
-
-    def act(dashboard: Dashboard, visit: Visit) -> RedirectResponse:
-        api, job_id = dashboard.api, visit.path["job_id"]
-        accepted = _accepted(api, visit.reader, job_id)
-        acts: dict[str, Callable[[str], object]] = {"cancel": accepted_repository(api, job_id).cancel}
-        if accepted is not None and accepted.kind == KINDS["ftjob"]:
-            acts |= {"pause": api.jobs.pause, "resume": lambda job_id: api.jobs.resume(job_id, _budget(visit))}
-        if accepted is None or verb not in acts:
-            raise PageError(404, f"no job '{job_id}' in this project that can {verb}.")
-        try:
-            acts[verb](job_id)
-        except ApiError as error:
-            raise PageError(error.status, error.message) from error
-        return RedirectResponse(f"/jobs/{quote(job_id, safe='')}", 303)
-
-    return act
+def act_on_job(dashboard: Dashboard, visit: Visit, *, verb: str) -> RedirectResponse:
+    """Pause, resume or cancel what an address names."""
+    api, job_id = dashboard.api, visit.path["job_id"]
+    accepted = _accepted(api, visit.reader, job_id)
+    acts: dict[str, Callable[[str], object]] = {"cancel": accepted_repository(api, job_id).cancel}
+    if accepted is not None and accepted.kind == KINDS["ftjob"]:
+        acts |= {"pause": api.jobs.pause, "resume": lambda job_id: api.jobs.resume(job_id, _budget(visit))}
+    if accepted is None or verb not in acts:
+        raise PageError(404, f"no job '{job_id}' in this project that can {verb}.")
+    try:
+        acts[verb](job_id)
+    except ApiError as error:
+        raise PageError(error.status, error.message) from error
+    return RedirectResponse(path_to("jobs", job_id), 303)
 
 
 def _budget(visit: Visit) -> float | None:
@@ -208,11 +203,9 @@ def _shape(api: AppState, state: JobState | EvalRunState | BatchState) -> Mappin
     return run_object(state, "", api.queue.spent_reason)
 
 
-def projects_of(api: AppState, reader: Reader, requested_project: str) -> list[str]:
+def projects_of(api: AppState, reader: Reader) -> list[str]:
     """Return the projects of which the reader sees jobs."""
-    if not reader.sees_all:
-        return [reader.project]
-    return [requested_project] if requested_project else sorted({DEFAULT_PROJECT, *api.projects.ids()})
+    return sorted({DEFAULT_PROJECT, *api.projects.ids()}) if reader.sees_all else [reader.project]
 
 
 def _newest(api: AppState, projects: list[str], kind: str) -> Iterator[Accepted]:
@@ -236,18 +229,13 @@ def open_jobs(api: AppState, projects: list[str]) -> Iterator[Accepted]:
             yield Accepted(state.created.project, _shape(api, state))
 
 
-def _filters_of(visit: Visit) -> tuple[str, str, str]:
-    kind, status, project = (visit.query.get(key, "") for key in ("kind", "status", "project"))
-    for key, value, known in (("kind", kind, KINDS.values()), ("status", status, STATUSES)):
-        if value and value not in known:
-            raise PageError(400, f"{key}={value}: expected one of {', '.join(known)}.")
-    if project and (not visit.reader.sees_all or "/" in project):
-        raise PageError(400, f"project={one_line(project)}: expected a project that this login may see.")
-    return kind, status, project
+def _filters_of(dashboard: Dashboard, visit: Visit) -> tuple[str, str, str]:
+    kind, status = visit.choice("kind", list(KINDS.values())), visit.choice("status", STATUSES)
+    return kind, status, visit.choice("project", projects_of(dashboard.api, visit.reader))
 
 
 def _link(accepted: Accepted) -> Cell:
-    return Cell(accepted.resource_id, link=f"/jobs/{quote(accepted.resource_id, safe='')}")
+    return Cell(accepted.resource_id, link=path_to("jobs", accepted.resource_id))
 
 
 def _status(accepted: Accepted) -> Cell:
@@ -258,7 +246,7 @@ def _hours(accepted: Accepted) -> str:
     return f"{accepted.shape['x_assay']['charged_device_hours']:.4f}"
 
 
-def queue_table(waiting: list[Accepted], reader: Reader) -> TitledTable:
+def queue_table(waiting: list[Accepted]) -> TitledTable:
     """Return the jobs that wait, each with its place and the one reason."""
     return TitledTable.of(
         "",
@@ -267,7 +255,7 @@ def queue_table(waiting: list[Accepted], reader: Reader) -> TitledTable:
         (name("job"), _link),
         (number("place"), lambda line: str(line.queue["position"] or "")),
         (name("project"), lambda line: line.project),
-        ("waits because", lambda line: line.reason(reader)),
+        ("waits because", Accepted.reason),
         (number("finish (UTC)"), lambda line: _time(line.shape.get("estimated_finish"))),
     )
 
@@ -308,12 +296,12 @@ def _error(shape: Mapping[str, Any]) -> str:
     return "; ".join(one_line(fault["message"]) for fault in faults[:3])
 
 
-def _verdict(accepted: Accepted, reader: Reader) -> Verdict:
+def _verdict(accepted: Accepted) -> Verdict:
     queue_position = accepted.queue.get("position")
     parts = [
         _error(accepted.shape),
         f"place {queue_position} of {accepted.queue['waiting']}" if queue_position else "",
-        accepted.reason(reader),
+        accepted.reason(),
         accepted.progress(),
     ]
     sentence = "; ".join(part for part in parts if part) or accepted.content()
@@ -343,7 +331,7 @@ def _sections(api: AppState, state: JobState, accepted: Accepted, visit: Visit) 
     shape, ours = accepted.shape, accepted.shape["x_assay"]
     method = shape["method"]
     facts = [
-        Fact("run", Cell(ours["run"], link=f"/runs/{quote(ours['run'], safe='')}") if ours["run"] else "not started"),
+        Fact("run", Cell(ours["run"], link=path_to("runs", ours["run"])) if ours["run"] else "not started"),
         Fact("model", one_line(shape["fine_tuned_model"] or shape["model"])),
         Fact("training file", shape["training_file"]),
         Fact("validation file", shape["validation_file"] or "a part of the training file"),
@@ -397,6 +385,15 @@ def _metrics(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value:.4g}" for key, value in values.items() if key != "step")
 
 
+def _sources(accepted: Accepted) -> str:
+    """Return the requests whose answers have all facts of a page."""
+    if accepted.kind == KINDS["ftjob"]:
+        job = f"GET /v1/fine_tuning/jobs/{accepted.resource_id}"
+        return f"{job}, {job}/events, {job}/checkpoints"
+    folder = f"evals/{accepted.shape['eval_id']}/runs" if accepted.kind == KINDS["evalrun"] else "batches"
+    return f"GET /v1/{folder}/{accepted.resource_id}"
+
+
 def _results(accepted: Accepted) -> list[Section]:
     """Return counts of an eval run or a batch."""
     shape = accepted.shape
@@ -417,7 +414,7 @@ def _results(accepted: Accepted) -> list[Section]:
 
 
 def _actions(accepted: Accepted) -> list[Action]:
-    address = f"/jobs/{quote(accepted.resource_id, safe='')}"
+    address = path_to("jobs", accepted.resource_id)
     cancel = Action("Cancel", f"{address}/cancel", explanation="Final: what was committed stays.")
     if accepted.status in ("cancelled", "canceled", "cancelling"):
         return []

@@ -10,7 +10,7 @@ from assay.reporting.views.runs.samples import step_rollouts
 
 def rollouts_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the rollouts of `step`, by default the last one, beside those of `against` if it is given."""
-    run_id, step, against = visit.path["run_id"], _step(visit, "step"), _step(visit, "against")
+    run_id, step, against = visit.path["run_id"], visit.number("step"), visit.number("against")
     with dashboard.ledger(run_id) as ledger:
         try:
             later = step_rollouts(ledger, run_id, step)
@@ -35,12 +35,3 @@ def rollouts_page(dashboard: Dashboard, visit: Visit) -> Page:
             Filter("against", "Beside step", "" if against is None else str(against), kind="number"),
         ],
     )
-
-
-def _step(visit: Visit, name: str) -> int | None:
-    text = visit.query.get(name, "")
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise PageError(400, f"{name}={text}: expected the number of a step.")
-    return int(text)

@@ -4,6 +4,7 @@ const address = document.getElementById("stream")?.dataset.address;
 const trouble = document.getElementById("trouble");
 let lastWord = new Date();
 let source = null;
+let numErrors = 0; // of the stream since the server was heard
 let isPageOld = false; // the last fetch of the page was refused
 let nextFetch = null;
 let lastFetchMs = 0;
@@ -17,6 +18,7 @@ function say(text) {
 
 function isHeard() {
   lastWord = new Date();
+  numErrors = 0;
   if (!isPageOld) say("");
 }
 
@@ -34,6 +36,15 @@ function isRefused(event) {
   setTimeout(fetchPageSoon, RETRY_MS);
 }
 
+// The browser opens a stream again that the server has ended, but not one that it refuses.
+function isCut() {
+  numErrors += 1;
+  if (numErrors > 1) isSilent();
+  if (source.readyState !== EventSource.CLOSED) return;
+  fetchPageSoon(); // it says why, or leads to the login
+  setTimeout(followWhileVisible, RETRY_MS);
+}
+
 // A hidden page holds no connection: browsers allow six for each server.
 function followWhileVisible() {
   if (!address) return;
@@ -42,7 +53,7 @@ function followWhileVisible() {
   if (document.hidden) return;
   source = new EventSource(address);
   source.addEventListener("open", isHeard);
-  source.addEventListener("error", isSilent);
+  source.addEventListener("error", isCut);
   source.addEventListener("unchanged", isHeard);
   source.addEventListener("changed", () => {
     isHeard();
@@ -63,15 +74,22 @@ function fetchPageSoon() {
   }, waitMs);
 }
 
-// UTC times are shown in the reader's zone, with UTC beside.
+// UTC times are shown in the reader's zone, with UTC beside: 2026-11-29 01:47 (00:47 UTC).
 function showLocalTimes() {
+  let isLocal = false;
   for (const element of document.querySelectorAll("time[datetime]")) {
-    const utc = element.getAttribute("datetime");
-    const moment = new Date(utc);
-    if (Number.isNaN(moment.getTime()) || moment.getTimezoneOffset() === 0 || element.textContent !== utc) continue;
-    const local = moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
-    element.textContent = `${local} (${utc})`;
+    const utc = element.getAttribute("datetime").slice(0, -1);
+    const moment = new Date(`${utc}Z`);
+    if (Number.isNaN(moment.getTime()) || moment.getTimezoneOffset() === 0 || element.textContent.endsWith(")")) continue;
+    const local = moment.toLocaleString("sv-SE").slice(0, utc.length); // Sweden writes 2026-11-29 01:47:59
+    const isSameDay = local.slice(0, 10) === utc.slice(0, 10);
+    element.textContent = `${local} (${isSameDay ? utc.slice(11) : utc.replace("T", " ")} UTC)`;
+    isLocal = true;
   }
+  if (!isLocal) return;
+  const heads = [...document.querySelectorAll("th, dt")].filter((head) => head.textContent.endsWith("(UTC)"));
+  for (const head of heads) head.textContent = head.textContent.replace("(UTC)", "(local)");
+  for (const cell of document.querySelectorAll("[data-head$='(UTC)']")) cell.dataset.head = cell.dataset.head.replace("(UTC)", "(local)");
 }
 
 // What a reader opened, typed or zoomed stays as it is when the page's facts change.

@@ -23,10 +23,11 @@ from assay.reporting.document import (
     number,
 )
 from assay.reporting.documents.benchmarks import contamination_text, interval_text, notes
-from assay.reporting.values import minute_text, one_line
+from assay.reporting.values import minute_text, one_line, shortened
 from assay.reporting.views.benchmark_items import ItemView
 
-SHOWN_CHARACTERS = 160
+SHOWN_CHARACTERS, MAX_CHARACTERS = 160, 40_000
+"""Of a text in a table, and on the page of an item."""
 """Characters of a completion in a table."""
 
 
@@ -78,8 +79,7 @@ def _footer(result: BenchmarkResult) -> str:
 
 
 def _preview(item: ItemView) -> str:
-    text = one_line(item.completion or item.failure or "")
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+    return one_line(shortened(item.completion or item.failure or "", SHOWN_CHARACTERS))
 
 
 def item_document(
@@ -90,16 +90,21 @@ def item_document(
         Fact("score", "none" if item.score is None else f"{item.score:.6g}"),
         Fact("weight", f"{item.weight:g}"),
         Fact("ended", item.finish_reason or "—"),
-        *(Fact(key, f"{value:.6g}" if isinstance(value, float) else str(value)) for key, value in item.details.items()),
+        *(
+            Fact(key, f"{value:.6g}" if isinstance(value, float) else shortened(str(value), MAX_CHARACTERS))
+            for key, value in item.details.items()
+        ),
     ]
     if item.failure_kind:
-        facts.append(Fact("failed", Cell(item.failure_kind, "bad"), item.failure or ""))
-    prompt: list[Code | Paragraph] = [
-        Code(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1), key)
+        facts.append(Fact("failed", Cell(item.failure_kind, "bad"), shortened(item.failure or "", MAX_CHARACTERS)))
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
         for key, value in (fields or {}).items()
-    ]
+    }
+    prompt: list[Code | Paragraph] = [Code(shortened(text, MAX_CHARACTERS), key) for key, text in texts.items()]
     absent = "The suite with this version of the benchmark is not on this machine, so its prompt cannot be shown."
-    shown_text = Code(item.completion) if item.completion is not None else Paragraph("Nothing was sampled.")
+    completion = shortened(item.completion or "", MAX_CHARACTERS)
+    shown_text = Code(completion) if item.completion is not None else Paragraph("Nothing was sampled.")
     return Document(
         title=f"Item {item.item_id}",
         kind="benchmark item",

@@ -64,7 +64,7 @@ class CurveCursor(NamedTuple):
             return cls(int(width), int(series_id), int(num_points), digest)
         except ValueError:
             raise ConfigError(
-                f"'{text[:80]}' is no cursor of a curve. Leave it out to fetch the whole window."
+                f"since={text[:80]}: expected the cursor of an earlier answer. Leave it out to fetch the whole window."
             ) from None
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from assay.base.errors import AssayError, ConfigError
 from assay.records.commit import Commit
 from assay.records.rollout_log import GroupRecord, RolloutRecord
+from assay.reporting.values import shortened
 from assay.reporting.views.view import View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits
@@ -226,5 +227,4 @@ def _completion(found: _Found, prompt: tuple[int, ...] | None, tokenizer: "Token
 def _text(tokens: Sequence[int] | None, tokenizer: "Tokenizer | None") -> str | None:
     if tokens is None or tokenizer is None:
         return None
-    text = tokenizer.decode(list(tokens), skip_special_tokens=False)
-    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
+    return shortened(tokenizer.decode(list(tokens), skip_special_tokens=False), MAX_CHARACTERS)
