@@ -1,52 +1,46 @@
 """Every page for everybody: axe-core finds nothing, the keyboard reaches what it must, and scripts add no facts."""
 
 import re
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
+from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 from starlette.routing import Match, Route
 
-from assay.base.clock import SystemClock
 from assay.dashboard.app import PAGES
 from assay.dashboard.page import AREAS
-from assay.serving.openai.app_state import AppState
 from assay.store.home import Home
-from assay.store.objects import open_store
 from browser import opened_browser
-from contract.test_ledger import benchmark_result
 from dashboard_server import DashboardServer
-from metric_runs import log_points, metric_run
-from unit.dashboard.accepted import accept_batch, accept_eval_run, accept_job, launch, validate
+from full_home import FullHome, fill
+from sample_project import SampleProjects
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-NO_PAGES = re.compile(r"\.csv$|/curve$|/record$")
+NO_PAGES = re.compile(r"\.csv$|/curve$")
+MOST_TABS = 200
+ZONE = "Asia/Kolkata"
 _ROUTES = {address: Route(address, lambda request: None) for address in PAGES}
+FACTS = """() => {
+  const page = document.getElementById("page").cloneNode(true);
+  page.querySelectorAll(".plot").forEach((element) => element.remove());
+  return page.textContent.replace(/\\s+/g, " ").trim();
+}"""
+"""The text of a page without what scripts draw."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
-    folder = tmp_path_factory.mktemp("accessible")
-    home = Home.at(folder / "runs")
-    for number, run_id in enumerate(("baseline", "candidate")):
-        run = metric_run(home, run_id, 0, 50)
-        steps = np.arange(200)
-        log_points(run, 2, 50, loss=2 - steps / 200 - number, gradient_norm=np.ones(200), learning_rate=1e-3 * steps)
-        with home.open_ledger() as ledger:
-            for step in (100, 200):
-                ledger.record_benchmark_result(benchmark_result("accuracy", step, run_id))
-    api, now_s = AppState.of(open_store(str(home.api)), {}, SystemClock()), time.time()
-    job_id = accept_job(api, at_s=now_s - 900, metadata={"team": "blue"})
-    validate(api, job_id, at_s=now_s - 890)
-    launch(api, job_id, at_s=now_s - 880)
-    validate(api, accept_job(api, at_s=now_s - 600), at_s=now_s - 590)
-    accept_batch(api, at_s=now_s - 300)
-    accept_eval_run(api, at_s=now_s - 200)
-    with DashboardServer(home.folder, folder / "server.log") as started:
+def full(sample_projects: SampleProjects, tmp_path_factory: pytest.TempPathFactory) -> FullHome:
+    folder = tmp_path_factory.mktemp("accessible") / "project"
+    return fill(Home.at(sample_projects.copy_to(folder, campaign=True)))
+
+
+@pytest.fixture(scope="module")
+def server(full: FullHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
+    with DashboardServer(full.home.folder, tmp_path_factory.mktemp("log") / "server.log") as started:
         yield started
 
 
@@ -56,23 +50,82 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
+class Reader:
+    """A browser window of somebody who logged in and has no mouse."""
+
+    def __init__(self, browser: Any, server: DashboardServer, secret: str, **options: Any) -> None:
+        self.context = browser.new_context(**({"timezone_id": "UTC"} | options))
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(120_000)
+        self._address = server.address
+        self.open("/login")
+        self.tab_to("key")
+        self.page.keyboard.type(secret)
+        self.press("Enter", "/$")
+
+    def open(self, address: str) -> int:
+        """Open an address; return its status."""
+        return int(self.page.goto(self._address + address).status)
+
+    def press(self, key: str, url: str) -> None:
+        """Press a key that leads to an address that matches a pattern."""
+        self.page.keyboard.press(key)
+        self.page.wait_for_url(re.compile(url))
+
+    def follow(self, target: str, url: str) -> None:
+        """Press Tab until a link or button of this text has the focus, then Enter."""
+        self.tab_to(target)
+        self.press("Enter", url)
+
+    def type_in(self, field: str, text: str) -> None:
+        """Press Tab until a field has the focus, and type over what it holds."""
+        self.tab_to(field)
+        if self.page.evaluate("document.activeElement.localName") == "input":
+            self.page.keyboard.press("Control+A")
+        self.page.keyboard.type(text)
+
+    def tab_to(self, target: str) -> None:
+        """Press Tab until an element of this name, id, text or address has the focus, and shows it."""
+        for _ in range(MOST_TABS):
+            self.page.keyboard.press("Tab")
+            words, outline = self.page.evaluate(
+                "(() => { const e = document.activeElement; return [[e.name, e.id, e.textContent.trim(), "
+                "e.getAttribute('href')], getComputedStyle(e).outlineStyle]; })()"
+            )
+            if target in words:
+                assert outline != "none", f"the focus on {target} is not seen"
+                return
+        raise AssertionError(f"the keyboard does not reach {target} on {self.page.url}")
+
+    def heading(self) -> str:
+        return str(self.page.inner_text("h1"))
+
+
 @pytest.fixture(scope="module")
-def addresses(server: DashboardServer, browser: Any) -> list[str]:
+def reader(browser: Any, server: DashboardServer, full: FullHome) -> Iterator[Reader]:
+    found = Reader(browser, server, full.secret)
+    yield found
+    found.context.close()
+
+
+@pytest.fixture(scope="module")
+def addresses(reader: Reader) -> list[str]:
     """One address of each kind of page, found by following links from the navigation."""
-    page, found, waiting = browser.new_page(), {}, [link for _, link in AREAS]
+    found: dict[str, str] = {}
+    waiting = [*(link for _, link in AREAS), "/compare?run=finished&run=candidate", "/runs/one-rank/rollouts?against=1"]
     while waiting:
         address = waiting.pop(0)
         kind = kind_of(address)
-        if kind is None or kind in found or NO_PAGES.search(kind):
+        if kind is None or kind in found or NO_PAGES.search(kind) or reader.open(address) != 200:
             continue
-        if page.goto(server.address + address).status != 200:
-            continue  # the items of these results are not stored
         found[kind] = address
-        links = page.eval_on_selector_all("a[href]", "links => links.map(link => link.getAttribute('href'))")
+        reader.page.wait_for_function("!document.body.textContent.includes('eing computed')")
+        links = reader.page.eval_on_selector_all("a[href]", "links => links.map(link => link.getAttribute('href'))")
         waiting += [link for link in links if link.startswith("/")]
-    page.close()
-    assert len(found) >= 11, sorted(found)
-    return [*found.values(), "/login", "/nothing"]
+        items = [link for link in links if "item=" in link]
+        found |= {"an item": items[0]} if items else {}
+    assert set(found) == {kind for kind in PAGES if not NO_PAGES.search(kind)} | {"an item"}
+    return [*found.values(), "/compare", "/runs?search=none", "/runs?sort=odd", "/nothing"]
 
 
 def kind_of(address: str) -> str | None:
@@ -80,68 +133,183 @@ def kind_of(address: str) -> str | None:
     return next((kind for kind, route in _ROUTES.items() if route.matches(scope)[0] is Match.FULL), None)
 
 
-@pytest.mark.parametrize("width", [320, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
-    server: DashboardServer, browser: Any, addresses: list[str], scheme: str, width: int
+    reader: Reader, browser: Any, server: DashboardServer, addresses: list[str]
 ) -> None:
-    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page, found = context.new_page(), []
-    for address in addresses:
-        page.goto(server.address + address)
-        page.wait_for_timeout(200)
-        page.evaluate(axe)
-        for violation in page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]:
-            targets = [node["target"] for node in violation["nodes"][:3]]
-            found.append((address, violation["id"], targets))
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            found.append((address, "wider than the screen", []))
-    context.close()
+    """320 pixels are also what 400% leave of a screen of 1280."""
+    stranger = browser.new_context().new_page()
+    found = [violation for address in addresses for violation in violations(reader.page, server.address + address)]
+    found += violations(stranger, f"{server.address}/login")
+    stranger.context.close()
     assert found == []
 
 
-def test_the_keyboard_alone_skips_filters_and_follows_links(server: DashboardServer, browser: Any) -> None:
-    page = browser.new_page()
-    page.goto(f"{server.address}/runs")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+def violations(page: Any, address: str) -> Iterator[tuple[object, ...]]:
+    """Yield what axe-core finds on a page at each width and in each scheme."""
+    page.goto(address)
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    for width in (320, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            yield address, width, "wider than the screen"
+        for scheme, rules in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
+            page.emulate_media(color_scheme=scheme)
+            for violation in page.evaluate(f"axe.run(document, {rules})")["violations"]:
+                targets = [node["target"] for node in violation["nodes"][:3]]
+                yield address, width, scheme, violation["id"], targets
+    page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize("has_scripts", [True, False])
+def test_the_keyboard_alone_does_the_main_task_of_each_page(
+    browser: Any, server: DashboardServer, full: FullHome, has_scripts: bool
+) -> None:
+    """Without scripts the same keys find the same; only the zoom of a live curve needs them."""
+    walker = Reader(browser, server, full.secret, java_script_enabled=has_scripts, accept_downloads=True)
+    page = walker.page
+    walker.open("/")
+    walker.follow("Skip to the page", "#page$")
+    walker.follow("failed", "/runs/failed$")
+    assert walker.heading() == "failed" and "CUDA out of memory" in page.inner_text(".sentence")
+    walk_runs(walker)
+    walk_a_run(walker, has_scripts=has_scripts)
+    walk_benchmarks(walker)
+    walk_decisions(walker)
+    walk_a_job(walker, full.job_id)
+    walker.open("/programs")
+    walker.follow("small", "/programs/small")
+    page.wait_for_selector("text=Burn-down", timeout=60_000)
+    walker.tab_to("The numbers")
     page.keyboard.press("Enter")
-    assert page.url.endswith("#page")
-    page.goto(f"{server.address}/runs")
-    focus_on(page, "search")
-    page.keyboard.type("candidate")
+    assert page.locator("details[open] tbody tr").first.is_visible()
+    walker.context.close()
+
+
+def walk_runs(walker: Reader) -> None:
+    """Search, filter, sort and pin; then compare what was found."""
+    page = walker.page
+    walker.open("/runs")
+    walker.type_in("search", "small")
+    walker.type_in("status", "succ")
+    walker.type_in("sort", "name")
+    walker.type_in("baseline", "small-faster-s0")
+    walker.press("Enter", "search=small.*status=succeeded.*sort=name.*baseline=small-faster-s0")
+    runs = [name.strip() for name in page.locator("main tbody th").all_text_contents()]
+    assert runs == ["small-faster-s0", "small-baseline-s0", "small-baseline-s1", "small-faster-s1"]
+    walker.follow("compare these runs", "/compare")
+    assert walker.heading() == "Compare" and "2 recipes, 4 runs" in page.inner_text(".kind")
+    walker.type_in("metric", "grad")
+    walker.follow("Show", "metric=gradient_norm")
+    assert page.inner_text("figure h3") == "gradient_norm"
+
+
+def walk_a_run(walker: Reader, *, has_scripts: bool) -> None:
+    """Find a metric, zoom a curve, read its table twin and download it; read the rollouts of another step."""
+    page = walker.page
+    walker.open("/runs/silent")
+    if has_scripts:
+        page.wait_for_selector("#plot-training-loss canvas", state="attached")
+        walker.tab_to("plot-training-loss")
+        walker.press("+", r"zoom=training-loss:\d+-\d+")
+    walker.tab_to("The numbers")
     page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("search=candidate"))
-    focus_on(page, "candidate")
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("/runs/candidate"))
-    assert "candidate" in page.inner_text("h1")
-    page.close()
+    assert page.locator("#numbers-training-loss tbody tr").first.is_visible()
+    walker.tab_to("loss as CSV")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename == "loss.csv"
+    walker.follow("all 3 metrics", "/metrics")
+    walker.type_in("prefix", "grad")
+    walker.press("Enter", "prefix=grad")
+    walker.follow("gradient_norm", "show=gradient_norm")
+    assert page.inner_text("figure h3") == "gradient_norm"
+    walker.open("/runs/one-rank")
+    walker.follow("rollouts, step by step", "/rollouts")
+    walker.type_in("step", "2")
+    walker.press("Enter", "step=2")
+    walker.follow("the step before", "step=1")
 
 
-def focus_on(page: Any, target: str) -> None:
-    """Press Tab until a field of this name or a link of this text has the focus, and shows it."""
-    for _ in range(80):
-        page.keyboard.press("Tab")
-        focused = page.evaluate(
-            "({name: document.activeElement.name, text: document.activeElement.textContent,"
-            " outline: getComputedStyle(document.activeElement).outlineStyle})"
-        )
-        if target in (focused["name"], focused["text"].strip()):
-            assert focused["outline"] != "none"
-            return
-    raise AssertionError(f"the keyboard does not reach {target}")
+def walk_benchmarks(walker: Reader) -> None:
+    """From all benchmarks to one item of a result."""
+    page = walker.page
+    walker.open("/benchmarks")
+    walker.follow("likelihood", "/benchmarks/likelihood")
+    score = page.locator("main td a[href*='/benchmarks/likelihood/']").first
+    walker.follow(str(score.get_attribute("href")), r"/likelihood/[^/]+/\d+")
+    walker.follow(page.locator("main tbody th").first.inner_text(), "item=")
+    assert walker.heading().startswith("Item ") and "Grade" in page.inner_text("main")
 
 
-def test_scripts_add_no_facts(server: DashboardServer, browser: Any, addresses: list[str]) -> None:
-    without = browser.new_context(java_script_enabled=False).new_page()
-    scripted = browser.new_context(timezone_id="UTC").new_page()
+def walk_decisions(walker: Reader) -> None:
+    """From a number of a memo to its record."""
+    walker.open("/decisions")
+    walker.follow("small", "/decisions/small")
+    record = walker.page.locator("main a[href*='/record?path=']").first
+    walker.follow(str(record.get_attribute("href")), "/record")
+    assert walker.page.inner_text("main pre")
+
+
+def walk_a_job(walker: Reader, job_id: str) -> None:
+    """Pause and resume."""
+    word = walker.page.locator(".verdict .word")
+    walker.open("/jobs")
+    walker.follow(job_id, f"/jobs/{job_id}")
+    walker.tab_to("Pause")
+    walker.page.keyboard.press("Enter")
+    walker.page.wait_for_selector("text=Resume")
+    assert "paus" in word.inner_text()
+    walker.tab_to("Resume")
+    walker.page.keyboard.press("Enter")
+    walker.tab_to("Resume")
+    walker.page.keyboard.press("Enter")
+    walker.page.wait_for_selector("button:has-text('Pause')")
+
+
+def test_scripts_add_no_facts(
+    reader: Reader, browser: Any, server: DashboardServer, full: FullHome, addresses: list[str]
+) -> None:
+    without = Reader(browser, server, full.secret, java_script_enabled=False)
     for address in addresses:
-        facts = []
-        for page in (without, scripted):
-            page.goto(server.address + address)
-            page.wait_for_timeout(200)
-            names = page.locator("h1, h2, h3, th, dt, summary").all_text_contents()
-            facts.append(([name.strip() for name in names], page.locator("td, dd").count()))
-        assert facts[0] == facts[1], address
+        for _ in range(3):  # an age may turn between two looks
+            facts = []
+            for window in (reader, without):
+                window.open(address)
+                facts.append(window.page.evaluate(FACTS))
+            if facts[0] == facts[1]:
+                break
+        assert facts[0] == facts[1] and facts[0], address
+    without.context.close()
+
+
+def test_times_are_in_the_readers_zone_with_utc_beside(browser: Any, server: DashboardServer, full: FullHome) -> None:
+    window = Reader(browser, server, full.secret, timezone_id=ZONE)
+    for address in ("/runs", f"/jobs/{full.job_id}"):
+        window.open(address)
+        times = window.page.eval_on_selector_all("time", "found => found.map(e => [e.dateTime, e.textContent])")
+        assert times and "(local)" in window.page.inner_text("main") and "(UTC)" not in window.page.inner_text("main")
+        for utc, shown in times:
+            moment = datetime.fromisoformat(utc).astimezone(UTC)
+            assert shown.startswith(f"{moment.astimezone(ZoneInfo(ZONE)):%Y-%m-%d %H:%M}"), (utc, shown)
+            assert f"{moment:%H:%M}" in shown and shown.endswith(" UTC)"), (utc, shown)
+    window.context.close()
+
+
+def test_print_reduced_motion_and_forced_colours(reader: Reader) -> None:
+    page = reader.page
+    reader.open("/runs/silent")
+    page.wait_for_selector("#plot-training-loss canvas", state="attached")
+    page.emulate_media(media="print")
+    assert not page.is_visible("nav.areas") and not page.is_visible("#plot-training-loss")
+    assert page.is_visible("#training-loss svg") and page.is_visible("h1")
+    page.emulate_media(media="screen", reduced_motion="reduce")
+    moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
+    assert page.evaluate(moving) == 0 and page.evaluate("document.getAnimations().length") == 0
+    page.emulate_media(reduced_motion="no-preference", forced_colors="active")
+    reader.open("/benchmarks/likelihood")
+    colour = "selector => getComputedStyle(document.querySelector(selector))"
+    swatch = page.evaluate(f"({colour})('.swatch.s1').backgroundColor")
+    text = page.evaluate(f"({colour})('svg text').fill")
+    assert swatch not in ("rgba(0, 0, 0, 0)", page.evaluate(f"({colour})('body').backgroundColor"))
+    assert text == page.evaluate(f"({colour})('h1').color")
+    page.emulate_media(forced_colors="none")

@@ -86,5 +86,5 @@ def page_templates() -> Environment:
     environment.globals["is_live"] = False
     environment.filters["drawn"] = Markup
     environment.filters["chart_of"] = lambda figure: figure.chart
-    environment.filters["with_times"] = lambda text: text
+    environment.filters["with_times"] = lambda text, heading="": text
     return environment
