@@ -193,7 +193,7 @@ def warnings_of_model(
 
 def is_watched(metric: str) -> bool:
     """Return whether `warnings_of_model` uses a metric."""
-    return metric in _WATCHED or metric.startswith(FAILED)
+    return metric in WATCHED or metric.startswith(FAILED)
 
 
 def warnings_of_pair(
@@ -307,10 +307,10 @@ def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
     return float(np.sort(values)[len(values) - 1 - half : half + 1].mean())
 
 
-_WATCHED = {
-    *("reward", "distinct", "zero_std", "length", "truncated", "kl", "logprob_gap"),
-    *(HELD_OUT, HELD_OUT_ERROR, ONE_SCORE),
-}
+WATCHED = (
+    "reward", "distinct", "zero_std", "length", "truncated", "kl", "logprob_gap", HELD_OUT, HELD_OUT_ERROR, ONE_SCORE,
+)  # fmt: skip
+"""Metrics that `warnings_of_model` uses, besides those that begin with `FAILED`."""
 
 
 class _Interval(NamedTuple):

@@ -22,7 +22,7 @@ def show(run_id: str, as_json: bool) -> None:
     from assay.reporting.views.runs.run_page import run_page
 
     with ledger_with_runs(home, run_id) as ledger:
-        page = run_page(ledger, run_id, home.settings(), is_brief=True)
+        page = run_page(ledger, run_id, home.settings(), is_brief=True, has_all_metrics=as_json)
         view = page.view
         if as_json:
             click.echo(view.to_json())

@@ -531,7 +531,7 @@ def _print_trained(
 
     # The run's folder has what the ledger lacks.
     with ledger_of_folder(run) if is_behind else home.open_ledger() as ledger:
-        click.echo(run_view(ledger, run.run_id).to_json())
+        click.echo(run_view(ledger, run.run_id, has_all_metrics=True).to_json())
 
 
 def _train_on_allocation(

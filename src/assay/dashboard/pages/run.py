@@ -24,7 +24,7 @@ def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
         page = run_page(ledger, run_id, dashboard.home.settings())
     document = run_document(page, now_s=dashboard.clock.now_s(), address=_address)
     here = path_to("runs", run_id)
-    links = [(f"{here}/metrics", f"all {len(page.view.metrics):,} metrics")]
+    links = [(f"{here}/metrics", f"all {page.view.num_metrics:,} metrics")]
     links.append((f"/compare?run={quote(run_id, safe='')}", "all seeds of this recipe"))
     links.append((f"{here}/checkpoints", "checkpoints and their scores"))
     if page.view.samples:

@@ -378,7 +378,8 @@ def parsed(parse: Callable[..., RecordT], text: str) -> RecordT:
 
 
 def _log_entry(text: str, *, source: str) -> LogEntry:
-    return record_of_kind(ENTRY_CLASSES.values(), text, source=source)
+    entry: LogEntry = record_of_kind(ENTRY_CLASSES.values(), text, source=source)
+    return entry
 
 
 def upsert(connection: Connection, table: LedgerTable, rows: Sequence[dict[str, Any]]) -> None:

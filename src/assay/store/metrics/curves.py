@@ -81,7 +81,7 @@ def metric_series(
         limits = attempt_limits(connection, [run_id])[run_id]
         ours = {"run_id": run_id, "rank": rank, "name": name}
         parts = []
-        for series in series_rows(connection, order="attempt", **ours):
+        for series in series_rows(connection, order="attempt", attempts=limits, **ours):
             limit = limits[series.attempt]
             low, high = (limit + 1, np.inf) if lost else (-np.inf, limit)
             low, high = max(low, -np.inf if x0 is None else x0), min(high, np.inf if x1 is None else x1)
@@ -95,7 +95,7 @@ def outlined_series(ledger: Ledger, run_id: str, name: str) -> Curve:
     with ledger.reading() as connection:
         limits = attempt_limits(connection, [run_id])[run_id]
         parts = []
-        for series in series_rows(connection, order="attempt", run_id=run_id, rank=0, name=name):
+        for series in series_rows(connection, order="attempt", attempts=limits, run_id=run_id, rank=0, name=name):
             limit = limits[series.attempt]
             if series.num_points <= MAX_EXACT_POINTS:
                 parts.append(_points_between(connection, series, -np.inf, limit, MAX_EXACT_POINTS))
@@ -113,17 +113,24 @@ def _outline(connection: Connection, series: SeriesRow, limit: float) -> Table:
     return drop_repeated(points[np.argsort(points[:, STEP], kind="stable")])
 
 
-def metric_summaries(ledger: Ledger, run_id: str, names: Sequence[str] | None = None) -> list[MetricSummary]:
+def metric_summaries(
+    ledger: Ledger, run_id: str, names: Sequence[str] | None = None, *, prefixes: Sequence[str] = ()
+) -> list[MetricSummary]:
     """Each metric's last value and range on rank 0, by name. Ranges include points that were rolled back.
 
-    `names`: of at most 500 metrics; by default all.
+    `names`: of at most 500 metrics, to which those that begin with one of `prefixes` are added; by default all.
     """
     # The overviews stay unread: with thousands of metrics they are most of the table.
     query = f"SELECT {', '.join(MetricSummary._fields)} FROM metric_series WHERE run_id = :run_id AND rank = 0"
     values: dict[str, object] = {"run_id": run_id}
     if names is not None:
         marks, values = placeholders(names)
-        query, values = f"{query} AND name IN ({marks})", values | {"run_id": run_id}
+        chosen = [f"name IN ({marks})"] if marks else []
+        for index, prefix in enumerate(prefixes):
+            chosen.append(f"SUBSTR(name, 1, {len(prefix)}) = :prefix{index}")
+            values[f"prefix{index}"] = prefix
+        query = f"{query} AND ({' OR '.join(chosen) or 'FALSE'})"
+        values["run_id"] = run_id
     by_name: dict[str, list[MetricSummary]] = {}
     with ledger.reading() as connection:
         for row in connection.execute(f"{query} ORDER BY name, attempt", values):
@@ -144,9 +151,10 @@ def metric_summaries(ledger: Ledger, run_id: str, names: Sequence[str] | None = 
 
 def last_steps(ledger: Ledger, run_id: str, name: str) -> dict[int, int]:
     """Return the last step at which rank 0 logged the metric, by attempt, including rolled-back steps."""
-    query = "SELECT attempt, last_step FROM metric_series WHERE run_id = :run_id AND rank = 0 AND name = :name"
     with ledger.reading() as connection:
-        return dict(connection.execute(query, {"run_id": run_id, "name": name}))
+        attempts = attempt_limits(connection, [run_id])[run_id]
+        rows = series_rows(connection, attempts=attempts, run_id=run_id, rank=0, name=name)
+    return {row.attempt: row.last_step for row in rows}
 
 
 def events(ledger: Ledger, run_id: str) -> list[RankEvent]:

@@ -8,6 +8,7 @@ Folding is idempotent and may stop anywhere: points and position become visible 
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,9 +116,14 @@ def _claim(connection: Connection, run_id: str, name: str) -> "_SegmentRow":
     return _SegmentRow(*found)
 
 
-def series_rows(connection: Connection, *, order: str = "series_id", **ours: object) -> "list[SeriesRow]":
-    """Return the series that match these column values."""
+def series_rows(
+    connection: Connection, *, order: str = "series_id", attempts: Iterable[int] | None = None, **ours: object
+) -> "list[SeriesRow]":
+    """Return the series that match these column values. `attempts`: those of the run; with them, the rows of one of
+    many metrics are found at once."""
     where = " AND ".join(f"{column} = :{column}" for column in ours)
+    if attempts is not None:
+        where += f" AND attempt IN ({', '.join(map(str, attempts)) or -1})"
     columns = ", ".join(SeriesRow._fields)
     rows = connection.execute(f"SELECT {columns} FROM metric_series WHERE {where} ORDER BY {order}", ours)
     return [SeriesRow(*row) for row in rows]

@@ -41,7 +41,7 @@ from assay.reporting.documents.runs.lineage import Address, commit_blocks, linea
 from assay.reporting.documents.runs.rollouts import score_text, scores_text, tokens_text
 from assay.reporting.documents.runs.run_verdict import next_commands, run_tiles, run_verdict
 from assay.reporting.values import world_sizes_text
-from assay.reporting.views.runs.run import GpuUseView, RunView
+from assay.reporting.views.runs.run import LISTED_METRICS, GpuUseView, RunView
 from assay.reporting.views.runs.run_page import RunPage
 from assay.reporting.views.runs.samples import SampleView
 from assay.store.settings import Money
@@ -50,8 +50,6 @@ SILENT_AFTER_S = 60.0
 """A running run without a sign of life for this long gets a hint."""
 MAX_PROBLEMS = 50
 """Problems of an audit that are listed, by kind."""
-MAX_METRICS = 40
-"""Metrics of an imported run that are listed."""
 MAX_SAMPLE_WIDTH = 60
 """Characters of a completion in the table of samples."""
 
@@ -95,6 +93,9 @@ def _learning_blocks(page: RunPage) -> Iterator[Block]:
     yield from (drawn for drawn in figures if drawn.pages_only)
     if page.view.imported is not None:
         yield _metrics_of_tool(page.view)
+    elif (left := page.view.num_metrics - len(page.view.metrics)) > 0:
+        command = f"assay runs show {page.view.run_id} --json"
+        yield Paragraph(f"{number_of(left, 'more metric')}: '{command}'; the dashboard lists all names.")
 
 
 def _imported_facts(run: RunView, imported: ImportedFrom) -> Iterator[Fact]:
@@ -227,8 +228,8 @@ def _samples(samples: Sequence[SampleView]) -> Iterator[Block]:
 
 def _metrics_of_tool(run: RunView) -> Block:
     """Return the metrics of an imported run under the tool's names."""
-    shown = list(run.metrics.items())[:MAX_METRICS]
-    left = len(run.metrics) - len(shown)
+    shown = list(run.metrics.items())[:LISTED_METRICS]
+    left = run.num_metrics - len(shown)
     return TitledTable.of(
         "Metrics",
         f"{left:,} more are in 'assay runs show {run.run_id} --json'." if left else "",

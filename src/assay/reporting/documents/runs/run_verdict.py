@@ -92,9 +92,10 @@ def run_tiles(run: RunView) -> list[Fact]:
     """Return tiles for quality, rows, cost and attempts."""
     if run.imported is not None:
         num_points = sum(metric.num_points for metric in run.metrics.values())
+        is_whole = len(run.metrics) == run.num_metrics
         return [
             Fact("last step", f"{run.step:,}", f"status: {STATUS_WORDS.get(run.status) or run.status}"),
-            Fact("metrics", f"{len(run.metrics):,}", number_of(num_points, "point")),
+            Fact("metrics", f"{run.num_metrics:,}", number_of(num_points, "point") if is_whole else ""),
         ]
     device_s = run.held_s()
     useful = run.goodput

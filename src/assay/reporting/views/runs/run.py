@@ -20,12 +20,15 @@ from assay.records.processor import dense_bf16_flops
 from assay.records.rollout_log import PromptCounts
 from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds
 from assay.records.suspect import Suspect
+from assay.reporting.views.runs.curve_window import metric_names
 from assay.reporting.views.runs.run_list import RunHead, failure_kind
 from assay.reporting.views.runs.samples import SampleView
+from assay.reporting.views.runs.series import MAIN_NAMES, MAIN_PREFIXES
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.warnings import (
     FAILED,
     ONE_SCORE,
+    WATCHED,
     ModelNumbers,
     RuleName,
     StepSeries,
@@ -47,7 +50,7 @@ from assay.store.metrics.curves import (
 from assay.store.metrics.phases import running_phase_seconds
 from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
-NEWEST_EVENTS = 20
+NEWEST_EVENTS, LISTED_METRICS = 20, 40
 RECENT_STEPS = 50_000
 """The speed of a longer run is that of its last steps."""
 
@@ -221,6 +224,8 @@ class RunView(RunHead):
     """Null on CPUs."""
     metrics: dict[str, MetricSummaryView]
     """From rank 0."""
+    num_metrics: int = 0
+    """From rank 0; pages and the terminal show the main ones."""
     evaluation: Annotated[AnyEvaluation, AsWritten] | None
     """The last one."""
     audit: Annotated[AuditReport, AsWritten] | None
@@ -264,8 +269,13 @@ class RunView(RunHead):
         return max(0, self.total_steps - self.reached_step()) / self.speed.steps_per_s
 
 
-def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> RunView:
-    """Return the view of a run, given its id or the beginning of it. Reads the run's folder for news first."""
+def run_view(
+    ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS, *, has_all_metrics: bool = False
+) -> RunView:
+    """Return the view of a run, given its id or the beginning of it. Reads the run's folder for news first.
+
+    Without `has_all_metrics`, `metrics` holds the main ones and the first `LISTED_METRICS` by name.
+    """
     run = ledger.run(run_id)
     catch_up(ledger, run)
     entries = ledger.log_entries(run.run_id)
@@ -287,6 +297,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     launches = ledger.launches(run.run_id)
     annotations = next(iter(ledger.run_notes(run.run_id)), None)
     model_metrics = model_numbers(ledger, run.run_id)
+    listed = metric_names(ledger, run.run_id, limit=LISTED_METRICS)
     status = run_status(
         attempts,
         created_s=run.created_s,
@@ -316,8 +327,14 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         gpu_use=_gpu_use(ledger, run.run_id, attempts),
         metrics={
             summary.name: MetricSummaryView.of(summary, last=summary.last_value)
-            for summary in metric_summaries(ledger, run.run_id)
+            for summary in metric_summaries(
+                ledger,
+                run.run_id,
+                None if has_all_metrics else (*listed.names, *MAIN_NAMES),
+                prefixes=MAIN_PREFIXES,
+            )
         },
+        num_metrics=listed.num_names,
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
         warnings=_warning_views(model_metrics.warnings()),
@@ -356,7 +373,8 @@ def _prompts(commits: Sequence[Commit]) -> PromptCounts | None:
 
 def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     """Return the metrics that the warning rules read."""
-    names = [summary.name for summary in metric_summaries(ledger, run_id)]
+    read = metric_summaries(ledger, run_id, ("loss", "gradient_norm", *WATCHED), prefixes=(FAILED,))
+    names = [summary.name for summary in read]
     curves = {
         name: outlined_series(ledger, run_id, name)
         for name in names

@@ -28,10 +28,17 @@ class RunPage:
     lineage: Lineage = NO_LINEAGE
 
 
-def run_page(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS, *, is_brief: bool = False) -> RunPage:
+def run_page(
+    ledger: Ledger,
+    run_id: str,
+    settings: Settings = NO_SETTINGS,
+    *,
+    is_brief: bool = False,
+    has_all_metrics: bool = False,
+) -> RunPage:
     """Return the data of a run's document, given its id or the beginning of it; `is_brief` leaves its predictions
     out."""
-    view = run_view(ledger, run_id, settings)
+    view = run_view(ledger, run_id, settings, has_all_metrics=has_all_metrics)
     samples = rollout_samples(ledger, view.run_id)
     view, curves = view.model_copy(update={"samples": samples}), run_curves(ledger, view.run_id)
     if is_brief or not isinstance(view.evaluation, ClassifierEvaluation):

@@ -34,6 +34,11 @@ SHOWN = (
     "rejected_reward", "mean_reward", "token_accuracy", "gradient_norm", "learning_rate",
 )  # fmt: skip
 """Patterns of the metrics that pages show."""
+MAIN_NAMES = tuple(
+    {*(name for name in SHOWN if "*" not in name), *(part for parts in RATIOS.values() for part in parts)}
+)
+MAIN_PREFIXES = tuple(pattern.removesuffix("*") for pattern in SHOWN if "*" in pattern)
+"""The metrics that pages read, of a run that may have tens of thousands."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ Curves = Mapping[str, Series]
 
 def run_curves(ledger: Ledger, run_id: str) -> Curves:
     """Return the metrics that pages show, the throughput and the MFU, given the run's full id."""
-    summaries = {summary.name: summary for summary in metric_summaries(ledger, run_id)}
+    main = metric_summaries(ledger, run_id, MAIN_NAMES, prefixes=MAIN_PREFIXES)
+    summaries = {summary.name: summary for summary in main}
     names = {
         name: None
         for pattern in SHOWN

@@ -5,6 +5,7 @@ import os
 import socket
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from assay.base.errors import ConfigError
@@ -17,12 +18,13 @@ from assay.reporting.documents.render import render_document
 from assay.reporting.documents.runs.run import run_document
 from assay.reporting.documents.runs.run_verdict import run_tiles, run_verdict
 from assay.reporting.views.runs import run_list
-from assay.reporting.views.runs.run import run_view
+from assay.reporting.views.runs.run import LISTED_METRICS, run_view
 from assay.reporting.views.runs.run_list import Selection, run_lines
 from assay.reporting.views.runs.run_page import run_page as gathered
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
-from assay.store.metrics.segment import SegmentWriter, segment_path
+from assay.store.metrics.fold import append_points
+from assay.store.metrics.segment import Points, SegmentHeader, SegmentWriter, segment_path
 from clocks import ManualClock
 
 
@@ -206,3 +208,20 @@ def test_a_run_that_goes_on_and_of_which_nobody_writes_here_is_stale(ledger, lif
     assert line.status in ("running", "unknown") and not line.is_stale
     monkeypatch.setattr(run_list, "SILENT_WRITER_S", -1.0)
     assert run_lines(ledger)[0].is_stale
+
+
+def test_of_many_metrics_pages_read_the_main_ones_and_json_has_all(ledger, life):
+    life.record(ledger)
+    run_id, points = life.run.run_id, Points(np.array([1, 2]), np.zeros(2), np.array([0.5, 0.25]))
+    names = [f"layer/{index:04d}" for index in range(600)] + ["loss", "validation_auc", "tokens", "reward_a"]
+    header = SegmentHeader(run_id, 1, 0, 0.0, 0.0, "host", 1, ())
+    with ledger.writing() as connection:
+        append_points(connection, run_id, header, dict.fromkeys(names, points))
+    main, whole = gathered(ledger, run_id, is_brief=True), run_view(ledger, run_id, has_all_metrics=True)
+    assert list(whole.metrics) == sorted(names) and whole.num_metrics == main.view.num_metrics == len(names)
+    assert set(json.loads(whole.to_json())["metrics"]) == set(names)
+    listed = [*names[:LISTED_METRICS], "loss", "reward_a", "tokens", "validation_auc"]
+    assert main.view.metrics == {name: whole.metrics[name] for name in listed}
+    assert set(main.curves) == {"loss", "validation_auc", "reward_a"}
+    assert "560 more metrics" in render_document(run_document(main, now_s=0.0))
+    assert "more metrics" not in render_document(run_document(replace(main, view=whole), now_s=0.0))
