@@ -28,11 +28,10 @@ class Point(NamedTuple):
 
 
 class Sink(Protocol):
-    """Receives points; those written before a `flush` survive a kill."""
+    """Receives points; those written before a `flush` survive a kill. A sink leaves out what its tool does not need."""
 
     def began(self, step: int, at_s: float) -> None:
         """Called when an attempt begins at `step`: points of later steps were rolled back."""
-        ...
 
     def write(self, points: Sequence[Point]) -> None:
         """Write points."""
@@ -40,11 +39,9 @@ class Sink(Protocol):
 
     def flush(self) -> None:
         """Return once all points are delivered."""
-        ...
 
     def close(self, *, failed: bool | None) -> None:
         """Close the sink. `failed`: whether the run failed; None if it still runs."""
-        ...
 
 
 def is_address(where: str) -> bool:
@@ -63,7 +60,7 @@ def needs(kind: str, package: str) -> Iterator[None]:
         ) from error
 
 
-class TensorBoardSink:
+class TensorBoardSink(Sink):
     """Writes a run that `tensorboard --logdir FOLDER` shows."""
 
     def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
@@ -97,8 +94,11 @@ _AT_ONCE = 1000
 _LONGEST_PARAM = 6000
 
 
-class MlflowSink:
-    """Writes to the experiment with the recipe's name; the recipe becomes the parameters."""
+class MlflowSink(Sink):
+    """Writes to the experiment with the recipe's name; the recipe becomes the parameters.
+
+    MLflow, W&B and trackio keep rolled-back points under the same steps.
+    """
 
     def __init__(self, uri: str, run: Run, memory: MutableMapping[str, Any]) -> None:
         with needs("mlflow", "mlflow-skinny"):
@@ -136,16 +136,10 @@ class MlflowSink:
             memory["run_id"] = created.info.run_id
         self._run_id = str(memory["run_id"])
 
-    def began(self, step: int, at_s: float) -> None:
-        """See `Sink`; MLflow keeps rolled-back points under the same steps."""
-
     def write(self, points: Sequence[Point]) -> None:
         metrics = [self._metric(point.name, point.value, int(point.at_s * 1000), point.step) for point in points]
         for first in range(0, len(metrics), _AT_ONCE):
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _AT_ONCE])
-
-    def flush(self) -> None:
-        """See `Sink`; calls are synchronous."""
 
     def close(self, *, failed: bool | None) -> None:
         if failed is None:
@@ -156,7 +150,7 @@ class MlflowSink:
 STEP = "step"
 
 
-class WandbSink:
+class WandbSink(Sink):
     """Writes to the project with the recipe's name; nothing leaves the machine."""
 
     def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
@@ -178,15 +172,9 @@ class WandbSink:
         # Rolled-back steps are logged again, but W&B's own step must increase.
         self._run.define_metric("*", step_metric=STEP)
 
-    def began(self, step: int, at_s: float) -> None:
-        """See `Sink`; W&B keeps rolled-back points under the same steps."""
-
     def write(self, points: Sequence[Point]) -> None:
         for step, of_step in groupby(points, key=lambda point: point.step):
             self._run.log({STEP: step, **{point.name: point.value for point in of_step}})
-
-    def flush(self) -> None:
-        """See `Sink`; W&B's own process writes."""
 
     def close(self, *, failed: bool | None) -> None:
         """See `Sink`; the data is on disk only after W&B's process has ended."""
@@ -194,7 +182,7 @@ class WandbSink:
         self._teardown()
 
 
-class TrackioSink:
+class TrackioSink(Sink):
     """Writes to the project with the recipe's name; `TRACKIO_DIR=FOLDER trackio show` shows it."""
 
     def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
@@ -206,9 +194,6 @@ class TrackioSink:
         # Not `trackio.log`: it stamps its own time, and sends from a thread.
         self._bulk_log = SQLiteStorage.bulk_log
         self._run = run
-
-    def began(self, step: int, at_s: float) -> None:
-        """See `Sink`; trackio keeps rolled-back points under the same steps."""
 
     def write(self, points: Sequence[Point]) -> None:
         rows = [
@@ -225,9 +210,3 @@ class TrackioSink:
             # trackio ignores a row whose id it has: rows that are sent again after a kill are not doubled.
             log_ids=[sha256_of_json([self._run.run_id, step, at_s, *values]) for step, at_s, values in rows],
         )
-
-    def flush(self) -> None:
-        """See `Sink`; calls are synchronous."""
-
-    def close(self, *, failed: bool | None) -> None:
-        """See `Sink`; trackio has no status of runs."""
