@@ -23,11 +23,6 @@ QUALITY = 55
 """Of WebP: a file stays under 60 kB."""
 
 
-def runs_by_recipe(page: Any, address: str) -> int:
-    page.goto(f"{address}/runs?group=recipe")
-    return 760
-
-
 def interrupted_run(page: Any, address: str) -> int:
     page.goto(f"{address}/cost")
     page.click("#interruptions tbody th a")
@@ -58,7 +53,6 @@ def compare(page: Any, address: str) -> int:
 
 
 PICTURES: dict[str, Callable[[Any, str], int]] = {
-    "runs": runs_by_recipe,
     "compare": compare,
     "run": interrupted_run,
     "benchmark": best_checkpoint,
