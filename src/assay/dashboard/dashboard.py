@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from assay.base.clock import Clock
+from assay.base.errors import ConfigError, StoreError
 from assay.dashboard.access import Access, Reader, visible_runs
 from assay.dashboard.background import Background
 from assay.dashboard.open_ledger import OpenLedger
@@ -20,6 +21,7 @@ from assay.serving.openai.app_state import AppState
 from assay.store.followed import OFFER_FILE, followed_coverages, followed_programs
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from assay.store.settings import Settings
 
 _COUNTED = ("runs", "attempts", "launches", "evaluations", "benchmark_results", "decisions", "run_notes")
 """Tables whose new rows change the list of runs."""
@@ -47,6 +49,13 @@ class Dashboard(NamedTuple):
         background, ledger = Background(), OpenLedger(home)
         watch = Watch(_looks(home, api, background, ledger))
         return cls(home, api, api.clock, access, watch, background, ledger)
+
+    def settings(self) -> Settings:
+        """Return the home's settings. Raises `StoreError` for a file that somebody has to correct."""
+        try:
+            return self.home.settings()
+        except ConfigError as error:
+            raise StoreError(str(error)) from error
 
     @contextmanager
     def ledger(self, *run_ids: str) -> Iterator[Ledger]:

@@ -16,8 +16,8 @@ class OpenLedger:
         self._home = home
         self._lock = threading.Lock()
         self._ledger: Ledger | None = None
-        self._file: tuple[int, int] | None = None
-        """Device and inode of the open file."""
+        self._file = self._file_now()
+        """Device and inode of the open file, or of the one that was there at the start."""
 
     def shown(self, runs: VisibleRuns | None) -> AbstractContextManager[Ledger]:
         """Open the ledger for a reader who sees these runs, or all. Raises `StoreError` if its file is gone."""

@@ -10,7 +10,7 @@ import pytest
 
 from assay.dashboard.app import PAGES
 from assay.dashboard.page import AREAS
-from unit.dashboard.conftest import Site
+from unit.dashboard.conftest import Site, site_of
 from unit.dashboard.test_benchmarks import put, scored
 
 
@@ -75,6 +75,26 @@ def test_a_name_with_slashes_and_question_marks_has_a_page_of_its_own(site: Site
     link = re.findall(r'href="(/benchmarks/org[^"?/]*)', site.browser.get("/benchmarks").text)[0]
     text = site.browser.get(link).text
     assert f"<h1>{escape(benchmark)}</h1>" in text and f'hx-get="{link}"' in text
+
+
+def test_settings_that_cannot_be_read_are_named_until_they_are_corrected(site: Site) -> None:
+    file = site.dashboard.home.folder / "settings.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("prices: [::")
+    response = site.browser.get("/cost")
+    assert response.status_code == 503 and "settings.yaml" in response.text and response.headers["retry-after"] == "5"
+    file.unlink()
+    assert site.browser.get("/cost").status_code == 200
+
+
+def test_a_ledger_that_vanishes_before_the_first_page_is_not_replaced(site: Site) -> None:
+    home = site.dashboard.home
+    home.open_ledger().close()
+    browser, file = site_of(home).browser, home.ledger_file()
+    assert file is not None
+    file.rename(file.with_suffix(".away"))
+    response = browser.get("/runs")
+    assert response.status_code == 503 and "the file is gone" in response.text and not file.exists()
 
 
 def test_the_head_of_a_stream_ends(site: Site) -> None:

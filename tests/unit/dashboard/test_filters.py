@@ -79,7 +79,8 @@ def test_any_query_has_a_page_or_an_error_that_names_the_value(site: Site, asked
     @given(pairs=st.lists(st.tuples(names, VALUES), min_size=1, max_size=2))
     def ask(pairs: list[tuple[str, str]]) -> None:
         response = site.browser.get(f"{address}?{urlencode(pairs)}")
-        assert response.status_code in (200, 400, 404), (pairs, response.text)
+        # 503: the items of the result are not on this machine.
+        assert response.status_code in (200, 400, 404, 503), (pairs, response.text)
         if response.status_code == 400:
             known = {*asked, "nothing"}
             assert any(f"{name}=" in unescape(response.text) for name in known), (pairs, response.text)

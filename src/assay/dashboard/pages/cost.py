@@ -55,4 +55,4 @@ def _report(dashboard: Dashboard, visit: Visit) -> CostReport:
         raise PageError(400, f"to={until}: expected a day that is not before from={since}.")
     with dashboard.ledger() as ledger:
         owners = owners_in(dashboard.home, ledger, dashboard.api.charged, by=by)
-        return cost_report(ledger, dashboard.home.settings(), owners, by=by, since=since, until=until)
+        return cost_report(ledger, dashboard.settings(), owners, by=by, since=since, until=until)

@@ -148,7 +148,7 @@ def _device_hours(dashboard: Dashboard, now_s: float) -> DeviceHours:
     today = datetime.fromtimestamp(now_s, UTC).date()
     with dashboard.ledger() as ledger:
         owners = owners_in(dashboard.home, ledger, dashboard.api.charged, by="day")
-        report = cost_report(ledger, dashboard.home.settings(), owners, by="day", since=today, until=today)
+        report = cost_report(ledger, dashboard.settings(), owners, by="day", since=today, until=today)
         return DeviceHours(report.total.held_device_hours, report.open_device_hours)
 
 

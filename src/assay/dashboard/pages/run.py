@@ -21,7 +21,7 @@ def run_page_of(dashboard: Dashboard, visit: Visit) -> Page:
     if zoom and not re.fullmatch(r"[a-z0-9-]*:\d{1,15}-\d{1,15}", zoom):
         raise PageError(400, f"zoom={zoom}: expected FIGURE:FIRST-LAST, such as training-loss:100-200.")
     with dashboard.ledger(run_id) as ledger:
-        page = run_page(ledger, run_id, dashboard.home.settings())
+        page = run_page(ledger, run_id, dashboard.settings())
     document = run_document(page, now_s=dashboard.clock.now_s(), address=_address)
     here = path_to("runs", run_id)
     links = [(f"{here}/metrics", f"all {page.view.num_metrics:,} metrics")]
