@@ -128,9 +128,86 @@ def test_a_dpo_job_gives_a_recipe_of_pairs(assay: AssayAt, tmp_path: Path) -> No
     assert (recipe["method"]["type"], recipe["method"]["loss"]["beta"]) == ("dpo", 0.3)
 
 
+REINFORCEMENT: dict[str, Any] = {
+    "grader": {
+        "type": "string_check", "name": "same", "operation": "eq",
+        "input": "{{ sample.output_text }}", "reference": "{{ item.right }}",
+    },
+    "hyperparameters": {"n_epochs": 1, "batch_size": 16, "eval_interval": 3, "compute_multiplier": 1.5},
+    "response_format": None,
+}  # fmt: skip
+
+
+def write_reinforcement_job(folder: Path, **change: Any) -> None:
+    for name in ("train", "valid"):
+        rows = rows_of(folder / f"{name}.jsonl")
+        prompts = [{"messages": row["messages"][:-1], "right": row["messages"][-1]["content"]} for row in rows]
+        write(folder / f"{name}.jsonl", prompts)
+    method = {"type": "reinforcement", "reinforcement": {**REINFORCEMENT, **change}, "supervised": None}
+    (folder / "job.json").write_text(json.dumps({**JOB, "method": method}))
+
+
+def test_a_reinforcement_job_gives_a_recipe_and_a_suite_with_its_grader(assay: AssayAt, tmp_path: Path) -> None:
+    write_outputs(tmp_path, "", num=15)
+    rows = rows_of(tmp_path / "answers.jsonl")
+    for row in rows[:10]:
+        row["messages"][-1]["content"] = "?"
+    write(tmp_path / "answers.jsonl", rows)
+    write_reinforcement_job(tmp_path)
+    done = import_job(assay, "--answers", "answers.jsonl")
+    assert "compute_multiplier 1.5 has no counterpart here" in done.err
+    assert "5 of 20 validation rows have no recorded answer" in done.err
+    recipe = yaml.safe_load((tmp_path / "new" / "recipe.yaml").read_text())
+    assert (recipe["method"]["type"], recipe["trainer"]["epochs"], recipe["trainer"]["evaluate_every"]) == (
+        "grpo",
+        1,
+        3,
+    )
+    (reward,) = recipe["method"]["rewards"]
+    assert reward["grader"] == REINFORCEMENT["grader"]
+    assert assay.json("data", "show", "new/dataset")["num_rows"] == 60
+    assert "steps" in assay("train", "new/recipe.yaml", "--check", "--measure", 0).out
+    against_old, reward_of_new = read_suite(tmp_path / "new" / "suite.yaml").benchmarks
+    items = checked_items(against_old, tmp_path / "new")
+    grades = GraderRunner(against_old.grader).grade(
+        [sample_values(item.fields["right"], item.fields) for item in items]
+    )
+    assert [grade.score for grade in grades] == [1.0] * 10 + [0.5] * 5
+    assert reward_of_new.grader.type == "string_check"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grader": None}, "method.reinforcement.grader"),
+        ({"grader": {"type": "endpoint", "url": "http://x"}}, "method.reinforcement.grader"),
+        ({"response_format": {"type": "json_schema"}}, "method.reinforcement.response_format"),
+        ({"hyperparameters": {"n_epochs": 0}}, "method.reinforcement.hyperparameters.n_epochs"),
+    ],
+)
+def test_what_a_reinforcement_job_has_and_we_have_not_is_refused_by_name(
+    assay: AssayAt, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    write_reinforcement_job(tmp_path, **change)
+    assert message in import_job(assay, code=2).err
+    assert not (tmp_path / "new" / "recipe.yaml").exists()
+
+
+def test_recorded_answers_that_the_jobs_grader_cannot_read_are_said(assay: AssayAt, tmp_path: Path) -> None:
+    write_outputs(tmp_path, "")
+    both = {"a": {**REINFORCEMENT["grader"], "name": "a"}, "b": {**REINFORCEMENT["grader"], "name": "b"}}
+    write_reinforcement_job(
+        tmp_path, grader={"type": "multi", "name": "m", "graders": both, "calculate_output": "(a + b) / 2"}
+    )
+    assert "recorded answers are not compared" in import_job(assay, "--answers", "answers.jsonl").err
+    assert [benchmark.name for benchmark in read_suite(tmp_path / "new" / "suite.yaml").benchmarks] == ["reward"]
+
+
 def test_what_is_no_job_or_has_no_answers_is_one_error(assay: AssayAt, tmp_path: Path) -> None:
     write(tmp_path / "answers.jsonl", [{"text": "x"}])
     assert "no answers in it" in import_job(assay, "--answers", "answers.jsonl", code=2).err
-    for change in ({"object": "eval"}, {"method": {"type": "reinforcement"}}):
+    write(tmp_path / "answers.jsonl", [{"messages": []}])
+    assert "no list of 'messages'" in import_job(assay, "--answers", "answers.jsonl", code=2).err
+    for change in ({"object": "eval"}, {"method": {"type": "classification"}}, {"method": [1]}):
         (tmp_path / "job.json").write_text(json.dumps({**JOB, **change}))
         assert "job.json: " in import_job(assay, code=2).err

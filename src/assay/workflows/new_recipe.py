@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -101,11 +101,18 @@ class NewRecipe(NamedTuple):
 
 
 def new_recipe(
-    folder: Path, *, name: str | None, model: str | None, epochs: int | None, method: LanguageMethod | None
+    folder: Path,
+    *,
+    name: str | None,
+    model: str | None,
+    epochs: int | None,
+    method: LanguageMethod | None,
+    grader: Mapping[str, Any] | None = None,
 ) -> NewRecipe:
     """Write a first recipe for a dataset. Raises `ConfigError` if it cannot be trained on.
 
-    `model` is the folder of a pretrained model; `method` applies to language-model rows only.
+    `model` is the folder of a pretrained model; `method` applies to language-model rows only; `grader` is that of
+    rewards, by default a comparison with the field that looks like a reference answer.
     """
     dataset = Dataset.open(folder)
     manifest = dataset.manifest
@@ -130,7 +137,7 @@ def new_recipe(
         "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
         *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
         *_aligned(_loader(train, sizes, model)),
-        *_aligned(_language(dataset, method_type, model) if method_type else _method(dataset, train, model)),
+        *_aligned(_language(dataset, method_type, model, grader) if method_type else _method(dataset, train, model)),
         *_aligned(_trainer(sizes, _rate(method_type, model))),
     ]
     text = "\n".join(lines) + "\n"
@@ -268,7 +275,9 @@ def _language_method(manifest: DatasetManifest, method: LanguageMethod | None, f
     return method or known[0]
 
 
-def _language(dataset: Dataset, method_type: LanguageMethod, model: str | None) -> Iterator[tuple[str, str]]:
+def _language(
+    dataset: Dataset, method_type: LanguageMethod, model: str | None, grader: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
     manifest = dataset.manifest
     yield "method:", ""
     if method_type == "sft":
@@ -283,7 +292,7 @@ def _language(dataset: Dataset, method_type: LanguageMethod, model: str | None) 
         if MARGIN not in manifest.columns:
             yield "  margin_column: null", "the rows have no margins"
     elif method_type == "grpo":
-        yield from _rewards(dataset, model)
+        yield from _rewards(dataset, model, grader or _exact_match(dataset.manifest))
     else:
         yield "  type: dpo", "a language model learns to prefer the chosen completion; compared by accuracy"
         yield "  loss: {type: sigmoid, beta: 0.1}", "a smaller beta allows more divergence from the reference"
@@ -327,8 +336,8 @@ def _max_tokens(manifest: DatasetManifest) -> int:
     return 1 << (max(2 * longest, longest + _COMPLETION_TOKENS) - 1).bit_length()
 
 
-def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
-    manifest = dataset.manifest
+def _exact_match(manifest: DatasetManifest) -> dict[str, str]:
+    """Return a grader that compares with the field that looks like a reference answer."""
     fields = manifest.item_fields or {}
     always = [name for name, rows in fields.items() if rows == manifest.num_rows]
     field = next((name for name in _REFERENCE_FIELDS if name in always), None)
@@ -338,11 +347,15 @@ def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
             f"({', '.join(_REFERENCE_FIELDS)}); they have {', '.join(sorted(fields)) or 'no known fields'}. Build it "
             "with the right answer as 'answer', or write the recipe by hand: docs/methods.md, GRPO."
         )
-    compared = f'input: "{{{{ sample.output_text }}}}", reference: "{{{{ item.{field} }}}}"'
-    grader = f"{{type: string_check, operation: eq, {compared}}}"
+    reference = f"{{{{ item.{field} }}}}"
+    return {"type": "string_check", "operation": "eq", "input": "{{ sample.output_text }}", "reference": reference}
+
+
+def _rewards(dataset: Dataset, model: str | None, grader: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    manifest = dataset.manifest
     yield "  type: grpo", "completions are sampled and graded; better ones become more likely"
     yield "  rewards:", ""
-    yield f"    - grader: {grader}", "1 for an exact match, else 0; see docs/suites.md for others"
+    yield f"    - grader: {_flow(grader)}", "see docs/suites.md for others"
     yield f"  group_size: {_GROUP_SIZE}", "completions of each prompt, compared with each other"
     longest = _completion_tokens(manifest, model)
     stop = _stop_of_rows(dataset, model)
@@ -554,6 +567,6 @@ def _machine() -> str:
     )
 
 
-def _flow(value: str | Sequence[str]) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
+def _flow(value: str | Sequence[str] | Mapping[str, Any]) -> str:
+    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=True, width=10**9, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")

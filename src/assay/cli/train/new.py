@@ -65,9 +65,9 @@ def new(
 def import_(job: Path, out: Path, **files: Any) -> None:
     """Turn JOB, a hosted fine-tuning job of OpenAI, into a dataset, a recipe and a suite.
 
-    JOB is the JSON that fine_tuning.jobs.retrieve returns; supervised and DPO jobs are supported. The suite scores
-    each answer of a new model against the recorded one: 'assay eval run' prints the mean with its interval, and 0.5
-    means as good as the old model.
+    JOB is the JSON that fine_tuning.jobs.retrieve returns; supervised, DPO and reinforcement jobs are supported. The
+    suite scores each answer of a new model against the recorded one: 'assay eval run' prints the mean with its
+    interval, and 0.5 means as good as the old model.
     """
     from assay.workflows.import_job import import_job
 
