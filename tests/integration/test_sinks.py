@@ -114,12 +114,50 @@ def test_a_database_that_the_small_mlflow_cannot_open_is_refused_with_the_fix(
     run: Run, tmp_path: Path, requires
 ) -> None:
     importable(requires, "mlflow")
-    if importlib.util.find_spec("alembic") is not None:
-        pytest.skip("this is the whole MLflow")
-    done = command("runs", "sink", run.run_id, f"mlflow:sqlite:///{tmp_path}/ml.db", "--once")
+    without = "import sys; sys.modules['alembic'] = None; from assay.cli.main import main; main()"
+    sink = ["runs", "sink", run.run_id, f"mlflow:sqlite:///{tmp_path}/ml.db", "--once"]
+    done = subprocess.run([sys.executable, "-c", without, *sink], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install mlflow" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+MLFLOW_WRITES = """
+import json, math, sys
+from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
+client = MlflowClient(tracking_uri=sys.argv[1])
+of = client.create_experiment("tuning", tags={"team": "red"})
+parent, child = (client.create_run(of, run_name=name) for name in ("parent", "child"))
+client.set_tag(child.info.run_id, "mlflow.parentRunId", parent.info.run_id)
+values = [1 / (k + 1) if k % 5 else (math.nan, math.inf, -math.inf)[k % 3] for k in range(2000)]
+metrics = [Metric("loss", value, 1_700_000_000_000 + k % 700, k // 2) for k, value in enumerate(values)]
+for first in range(0, len(metrics), 1000):
+    client.log_batch(child.info.run_id, metrics=metrics[first : first + 1000])
+client.log_param(child.info.run_id, "lr", 0.1)
+client.set_terminated(child.info.run_id, "FAILED")
+history = client.get_metric_history(child.info.run_id, "loss")
+print(json.dumps([[point.step, point.timestamp, point.value] for point in history]))
+"""
+
+
+def test_mlflows_own_database_comes_back_as_its_client_reads_it(tmp_path: Path, requires) -> None:
+    importable(requires, "mlflow")
+    requires("alembic", importlib.util.find_spec("alembic") is not None, "pip install alembic")
+    command = [sys.executable, "-c", MLFLOW_WRITES, f"sqlite:///{tmp_path}/ml.db"]
+    written = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    home = Home.at(tmp_path / "home")
+    parent, child = sorted(imported(home, tmp_path / "ml.db"), key=lambda line: line.num_points)
+    assert (parent.num_points, child.num_points, child.status) == (0, 2000, "failed")
+    found = read_segment(segment_path(home.run_dir(child.run_id), 1, 0)).metrics["loss"]
+    rows = zip(found.steps.tolist(), found.at_s.tolist(), found.values.tolist(), strict=True)
+    judged = [(step, at_ms / 1000, value) for step, at_ms, value in json.loads(written.stdout)]
+    assert sorted(map(repr, rows)) == sorted(map(repr, judged))
+    run = home.run(child.run_id)
+    assert run.recipe == {"name": "tuning", "params": {"lr": "0.1"}}
+    assert run.imported is not None
+    assert run.imported.tags["experiment.team"] == "red"
+    assert home.run(parent.run_id).imported.tool_run_id == run.imported.tags["mlflow.parentRunId"]
 
 
 def test_mlflow_shows_a_run_that_goes_on_as_running(run: Run, tmp_path: Path, requires, monkeypatch) -> None:
