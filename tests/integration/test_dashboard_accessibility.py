@@ -26,10 +26,10 @@ ZONE = "Asia/Kolkata"
 _ROUTES = {address: Route(address, lambda request: None) for address in PAGES}
 FACTS = """() => {
   const page = document.getElementById("page").cloneNode(true);
-  page.querySelectorAll(".plot").forEach((element) => element.remove());
+  page.querySelectorAll(".plot, .kind time").forEach((element) => element.remove());
   return page.textContent.replace(/\\s+/g, " ").trim();
 }"""
-"""The text of a page without what scripts draw."""
+"""The text of a page without what scripts draw, and without the moment at which it was made."""
 
 
 @pytest.fixture(scope="module")
