@@ -153,11 +153,11 @@ def violations(page: Any, address: str) -> Iterator[tuple[object, ...]]:
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             yield address, width, "wider than the screen"
         for scheme, rules in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
-            page.emulate_media(color_scheme=scheme)
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is on its way to another
             for violation in page.evaluate(f"axe.run(document, {rules})")["violations"]:
                 targets = [node["target"] for node in violation["nodes"][:3]]
                 yield address, width, scheme, violation["id"], targets
-    page.emulate_media(color_scheme="light")
+    page.emulate_media(color_scheme="light", reduced_motion="no-preference")
 
 
 @pytest.mark.parametrize("has_scripts", [True, False])
