@@ -1,21 +1,25 @@
 """The campaigns of a home with the newest decision of each candidate: a table, and a document around it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of
 from assay.records.decision import Recommendation
 from assay.records.evaluation import Estimate
+from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
 from assay.reporting.document import (
     Cell,
     Document,
     Fact,
+    Figure,
     Section,
     Table,
     Text,
     TitledTable,
     Tone,
     Verdict,
+    figure,
     name,
     number,
 )
@@ -40,6 +44,7 @@ def campaigns_document(
     num_open = sum(line.recommendation is None or not line.is_final for line in lines)
     campaigns = number_of(len({line.campaign for line in lines}), "campaign")
     candidates = number_of(sum(line.candidate is not None for line in lines), "candidate")
+    rows = [lines[at] for at in shown]
     decided = ", ".join(f"{count} to {word}" for word, count in counts.items() if count) or "no decision yet"
     pending = f"; {number_of(num_open, 'look is', 'looks are')} pending" if num_open else ", and no look is pending"
     verdict = Verdict("good" if counts["scale"] else "open", decided, f"{campaigns} with {candidates}{pending}.")
@@ -53,7 +58,7 @@ def campaigns_document(
             *(Fact(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
             Fact("device time", device_hours_text(spent_s), "of the runs that were judged"),
         ],
-        sections=[Section("", [TitledTable("", "", campaigns_table([lines[at] for at in shown], address=address))])],
+        sections=[Section("", [TitledTable("", "", campaigns_table(rows, address=address)), *_gains(rows)])],
         footer="The same as JSON: assay decide list --json",
         links=links,
     )
@@ -85,7 +90,37 @@ def _decision(line: CampaignLine) -> Text:
 
 
 def _effect(line: CampaignLine) -> str:
+    return "" if (effect := _estimate(line)) is None else interval_words(effect, line.unit or "")
+
+
+def _estimate(line: CampaignLine) -> Estimate | None:
     if line.effect is None or line.confidence is None:
-        return ""
-    effect = Estimate(value=line.effect, low=line.low, high=line.high, confidence=line.confidence)
-    return interval_words(effect, line.unit or "")
+        return None
+    return Estimate(value=line.effect, low=line.low, high=line.high, confidence=line.confidence)
+
+
+def _gains(lines: Sequence[CampaignLine]) -> Iterator[Figure]:
+    """Yield a forest plot of the candidates' gains for each unit."""
+    judged = sorted((line for line in lines if _estimate(line) is not None), key=lambda line: line.unit or "")
+    for unit, group in groupby(judged, key=lambda line: line.unit or ""):
+        yield _forest(unit, [_forest_row(line) for line in group])
+
+
+def _forest(unit: str, rows: Sequence[ForestRow]) -> Figure:
+    return figure(
+        lambda width: forest_plot(
+            rows,
+            width=width,
+            label=f"Gain of each candidate in {unit} with its interval",
+            reference=0.0,
+            x_label=f"gain over the baseline ({unit})",
+        ),
+        title=f"The gain in {unit}",
+        caption="What each gains over its baseline on the primary benchmarks, with its interval. Red: worse.",
+    )
+
+
+def _forest_row(line: CampaignLine) -> ForestRow:
+    effect = _estimate(line)
+    is_bad = is_worse(effect, 0.0, higher_is_better=True)
+    return ForestRow(f"{line.campaign}: {line.candidate}", effect, line.recommendation or "", is_bad)

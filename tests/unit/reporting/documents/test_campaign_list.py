@@ -3,7 +3,7 @@
 import pytest
 
 from assay.records.campaign import Campaign
-from assay.reporting.document import TitledTable
+from assay.reporting.document import Drawing, Figure, TitledTable
 from assay.reporting.documents.campaign_list import campaigns_document
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.evidence import lines_of
@@ -42,8 +42,11 @@ def test_each_candidate_stands_with_its_campaign_and_newest_decision(memo_page):
     document = campaigns_document(lines, shown=range(len(lines)), address=address, now_s=0.0)
     assert document.tiles[0].value == "2"
     assert document.tiles[-1].value == device_hours_text(2 * memo_page.spent_s()), "the baseline's runs once"
-    ((block,),) = [section.blocks for section in document.sections]
-    assert isinstance(block, TitledTable)
+    ((block, gains),) = [section.blocks for section in document.sections]
+    assert isinstance(block, TitledTable) and isinstance(gains, Figure)
+    assert isinstance(gains.chart, Drawing)
+    drawn = gains.chart.svg(900)
+    assert all(f"second: {decision.candidate}" in drawn for decision in memo_page.decisions)
     rows = {(row[0].text, row[1]): row for row in block.table.rows}
     for decision in memo_page.decisions:
         row = rows["first", decision.candidate]
