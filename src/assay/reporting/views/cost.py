@@ -93,7 +93,7 @@ class CostReport(View):
     num_open_attempts: int
     """Attempts without a recorded end; their time is not in the sums yet."""
     open_device_hours: float = 0.0
-    """Of those attempts, if their runs are at work: until the last sign of life."""
+    """Device-hours of those attempts, if their runs are at work: until the last sign of life."""
 
 
 class CostOwners(NamedTuple):

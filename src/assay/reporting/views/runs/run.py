@@ -1,7 +1,7 @@
 """The view of one run: recipe, attempts, commits, costs, metrics, evaluation and audit, as `assay runs show` reports
 them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Annotated, Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from assay.records.launch import Launch
 from assay.records.phase import Phase
 from assay.records.processor import dense_bf16_flops
 from assay.records.rollout_log import PromptCounts
-from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds
+from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds, Run
 from assay.records.suspect import Suspect
 from assay.reporting.views.runs.curve_window import metric_names
 from assay.reporting.views.runs.run_list import RunHead, failure_kind
@@ -269,6 +269,17 @@ class RunView(RunHead):
         return max(0, self.total_steps - self.reached_step()) / self.speed.steps_per_s
 
 
+def _open_phase_seconds(
+    run: Run, attempts: Sequence[Attempt], accounted: set[int], seen_s: float | None
+) -> Iterator[PhaseSeconds]:
+    """Yield the device time of the attempts that have none on record, until the last sign of life."""
+    for attempt in attempts:
+        if attempt.attempt not in accounted and seen_s is not None:
+            held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
+            for rank in range(attempt.world_size):
+                yield running_phase_seconds(run, attempt, rank, held_to_s=held_to_s)
+
+
 def run_view(
     ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS, *, has_all_metrics: bool = False
 ) -> RunView:
@@ -281,14 +292,8 @@ def run_view(
     entries = ledger.log_entries(run.run_id)
     attempts = ledger.attempts(run.run_id)
     seen_s = last_sign_of_life_s(ledger, run.run_id)
-    phases = ledger.phase_seconds(run.run_id)
-    accounted = {phase.attempt for phase in phases}
-    for attempt in attempts:
-        if attempt.attempt not in accounted and seen_s is not None:
-            held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
-            phases += [
-                running_phase_seconds(run, attempt, rank, held_to_s=held_to_s) for rank in range(attempt.world_size)
-            ]
+    phases = [*ledger.phase_seconds(run.run_id)]
+    phases += _open_phase_seconds(run, attempts, {phase.attempt for phase in phases}, seen_s)
     reached = last_steps(ledger, run.run_id, "loss")
     attempt_views = tuple(_attempt(attempt, reached.get(attempt.attempt), phases) for attempt in attempts)
     intact = intact_commits(entries)
@@ -297,7 +302,6 @@ def run_view(
     launches = ledger.launches(run.run_id)
     annotations = next(iter(ledger.run_notes(run.run_id)), None)
     model_metrics = model_numbers(ledger, run.run_id)
-    listed = metric_names(ledger, run.run_id, limit=LISTED_METRICS)
     status = run_status(
         attempts,
         created_s=run.created_s,
@@ -325,16 +329,7 @@ def run_view(
         prompts=_prompts(intact),
         speed=_speed(ledger, run.run_id),
         gpu_use=_gpu_use(ledger, run.run_id, attempts),
-        metrics={
-            summary.name: MetricSummaryView.of(summary, last=summary.last_value)
-            for summary in metric_summaries(
-                ledger,
-                run.run_id,
-                None if has_all_metrics else (*listed.names, *MAIN_NAMES),
-                prefixes=MAIN_PREFIXES,
-            )
-        },
-        num_metrics=listed.num_names,
+        **_metrics(ledger, run.run_id, has_all_metrics=has_all_metrics),
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
         warnings=_warning_views(model_metrics.warnings()),
@@ -347,6 +342,14 @@ def run_view(
         notes=annotations.notes if annotations else (),
         samples=(),
     )
+
+
+def _metrics(ledger: Ledger, run_id: str, *, has_all_metrics: bool) -> dict[str, Any]:
+    listed = metric_names(ledger, run_id, limit=LISTED_METRICS)
+    names = None if has_all_metrics else (*listed.names, *MAIN_NAMES)
+    summaries = metric_summaries(ledger, run_id, names, prefixes=MAIN_PREFIXES)
+    metrics = {summary.name: MetricSummaryView.of(summary, last=summary.last_value) for summary in summaries}
+    return {"metrics": metrics, "num_metrics": listed.num_names}
 
 
 def _costs(settings: Settings, attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds]) -> dict[str, Any]:

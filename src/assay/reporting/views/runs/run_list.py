@@ -165,7 +165,6 @@ def lines_of(ledger: Ledger, summaries: Sequence[RunSummary]) -> list[RunLine]:
     for summary in summaries:
         run, annotation = summary.run, annotations.get(summary.run.run_id)
         written_s, written_by = writes.get(run.run_id, NEVER_WRITTEN)
-        is_indexed = run.imported is None and written_s is not None
         line = RunLine.of(
             summary,
             run_id=run.run_id,
@@ -177,7 +176,9 @@ def lines_of(ledger: Ledger, summaries: Sequence[RunSummary]) -> list[RunLine]:
             tags=annotation.tags if annotation else (),
             written=written_s,
             written_by=written_by,
-            is_stale=is_indexed and is_stale(Path(run.run_dir), summary.status, written_s),
+            is_stale=run.imported is None
+            and written_s is not None
+            and is_stale(Path(run.run_dir), summary.status, written_s),
             imported=run.imported,
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,

@@ -388,7 +388,7 @@ def test_a_window_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ConfigError):
         window_curve(ledger, "a", "loss", columns=columns, first_step=first, last_step=last)
-    with pytest.raises(ConfigError, match="no cursor"):
+    with pytest.raises(ConfigError, match="expected the cursor"):
         CurveCursor.from_text("8-x")
 
 
