@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "assay"
 LINES = {
     "base": 1_550,
-    "cli": 7_300,
-    "dashboard": 3_300,
+    "cli": 7_250,
+    "dashboard": 3_350,
     "data": 8_900,
     "decision": 2_600,
     "distributed": 1_750,
@@ -21,21 +21,21 @@ LINES = {
     "launchers": 850,
     "models": 3_050,
     "planning": 9_150,
-    "records": 4_800,
+    "records": 4_850,
     "reporting": 15_850,
     "scoring": 2_500,
-    "serving": 10_800,
+    "serving": 10_850,
     "statistics": 6_500,
-    "store": 6_950,
+    "store": 7_100,
     "throughput": 1_400,
-    "trackers": 1_850,
+    "trackers": 1_750,
     "training": 10_350,
     "triage": 7_500,
     "workers": 3_100,
-    "workflows": 9_500,
+    "workflows": 9_550,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 8_750
+BENCHMARK_LINES = 9_000
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0
