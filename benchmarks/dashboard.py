@@ -482,7 +482,8 @@ def compute_steps(run_dir: str, seconds: float) -> tuple[float, float]:
     """Compute and log steps for some time; return the CPU time of a step, and the median of the seconds it took."""
     writer = SegmentWriter(segment_path(Path(run_dir), 1, 0), run_id="trained", attempt=1, rank=0)
     weights = np.random.default_rng(0).standard_normal((256, 256)) / 16
-    took_s, cpu_s, ends_s = [], time.process_time(), time.perf_counter() + seconds
+    took_s = list[float]()
+    cpu_s, ends_s = time.process_time(), time.perf_counter() + seconds
     while time.perf_counter() < ends_s:
         began_s = time.perf_counter()
         writer.phase("compute")
@@ -510,7 +511,7 @@ def main() -> None:
     seconds, rounds, live_s = (0.5, 1, 2.0) if options.tiny else (4.0, 10, options.live)
     parts: dict[str, Callable[[Path], Any]] = {
         "peers": lambda _: peers(num_points, num_runs),
-        "pages": lambda folder: _pages_of_made_home(options.home or folder, options),
+        "pages": lambda folder: _pages_of_generated_home(options.home or folder, options),
         "zoom": lambda folder: zoom_figures(folder, 10 * num_points),
         "live": lambda folder: live_figures(folder, live_s),
         "training": lambda folder: training_figures(folder, seconds, rounds),
@@ -530,7 +531,7 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def _pages_of_made_home(home: Path, options: Any) -> dict[str, dict[str, float]]:
+def _pages_of_generated_home(home: Path, options: Any) -> dict[str, dict[str, float]]:
     if options.home is None:
         sizes = ["20", "400_000"] if options.tiny else ["200", "4_000_000"]
         make = [sys.executable, str(CHECKOUT / "benchmarks" / "dashboard_home.py"), str(home)]

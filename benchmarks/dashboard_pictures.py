@@ -98,10 +98,10 @@ def take_pictures(address: str, out: Path) -> None:
             page.wait_for_timeout(1500)
             file = out / f"{name}.webp"
             clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": SCALE}
-            taken = page.context.new_cdp_session(page).send(
+            screenshot = page.context.new_cdp_session(page).send(
                 "Page.captureScreenshot", {"format": "webp", "quality": QUALITY, "clip": clip}
             )
-            file.write_bytes(b64decode(taken["data"]))
+            file.write_bytes(b64decode(screenshot["data"]))
             print(f"{file}: {file.stat().st_size:,} bytes")
         browser.close()
 

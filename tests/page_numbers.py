@@ -178,6 +178,7 @@ class KnownNumbers:
         rows = [value for value in tree if isinstance(value, Mapping)]
         for key in {key for row in rows for key in row}:
             column = [row.get(key) for row in rows]
-            yield float(sum(value for value in column if type(value) in (int, float)))
+            numbers = [value for value in column if isinstance(value, int | float) and not isinstance(value, bool)]
+            yield float(sum(numbers))
             counts = Counter(map(str, column))
             yield from map(float, (len(counts), *counts.values()))

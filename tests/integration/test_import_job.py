@@ -195,9 +195,9 @@ def test_what_a_reinforcement_job_has_and_we_have_not_is_refused_by_name(
 
 def test_recorded_answers_that_the_jobs_grader_cannot_read_are_said(assay: AssayAt, tmp_path: Path) -> None:
     write_outputs(tmp_path, "")
-    both = {"a": {**REINFORCEMENT["grader"], "name": "a"}, "b": {**REINFORCEMENT["grader"], "name": "b"}}
+    graders = {"a": {**REINFORCEMENT["grader"], "name": "a"}, "b": {**REINFORCEMENT["grader"], "name": "b"}}
     write_reinforcement_job(
-        tmp_path, grader={"type": "multi", "name": "m", "graders": both, "calculate_output": "(a + b) / 2"}
+        tmp_path, grader={"type": "multi", "name": "m", "graders": graders, "calculate_output": "(a + b) / 2"}
     )
     assert "recorded answers are not compared" in import_job(assay, "--answers", "answers.jsonl").err
     assert [benchmark.name for benchmark in read_suite(tmp_path / "new" / "suite.yaml").benchmarks] == ["reward"]

@@ -151,8 +151,8 @@ def test_mlflows_own_database_comes_back_as_its_client_reads_it(tmp_path: Path, 
     assert (parent.num_points, child.num_points, child.status) == (0, 2000, "failed")
     found = read_segment(segment_path(home.run_dir(child.run_id), 1, 0)).metrics["loss"]
     rows = zip(found.steps.tolist(), found.at_s.tolist(), found.values.tolist(), strict=True)
-    judged = [(step, at_ms / 1000, value) for step, at_ms, value in json.loads(written.stdout)]
-    assert sorted(map(repr, rows)) == sorted(map(repr, judged))
+    logged = [(step, at_ms / 1000, value) for step, at_ms, value in json.loads(written.stdout)]
+    assert sorted(map(repr, rows)) == sorted(map(repr, logged))
     run = home.run(child.run_id)
     assert run.recipe == {"name": "tuning", "params": {"lr": "0.1"}}
     assert run.imported is not None

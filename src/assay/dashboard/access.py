@@ -74,7 +74,7 @@ def visible_runs(reader: Reader, api: AppState) -> VisibleRuns | None:
 
 ROWS_PER_PAGE = 100
 MAX_DIGITS = 15
-"""Of a number in an address."""
+"""Digits of a number in an address."""
 
 
 class Visit(NamedTuple):

@@ -36,7 +36,7 @@ class RenderedPages:
 
     def __init__(self) -> None:
         self._cached: OrderedDict[tuple[object, ...], RenderedPage] = OrderedDict()
-        self._turns = [threading.Lock() for _ in range(64)]
+        self._page_locks = [threading.Lock() for _ in range(64)]
         """By the hash of a page's key: a page that several readers fetch at the same time is made once."""
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class RenderedPages:
         `is_live`: the page fetches itself again, so a stored one of the same versions will do."""
         if not is_live:
             return self._render(key, make)
-        with self._turns[hash(key) % len(self._turns)]:
+        with self._page_locks[hash(key) % len(self._page_locks)]:
             cached = self._cached.get(key)
             if (
                 cached

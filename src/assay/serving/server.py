@@ -97,18 +97,18 @@ def run_server(
 
 def _api_when_needed(app: "AppState") -> "ASGIApp":
     """Return the API. Its routes are imported at the first request, since they take longer than the first page."""
-    lock, made = anyio.Lock(), list["ASGIApp"]()
+    lock, apps = anyio.Lock(), list["ASGIApp"]()
 
     def make() -> None:
         from assay.serving.openai.app import make_app
 
-        made.append(make_app(app))
+        apps.append(make_app(app))
 
     async def respond(scope: "Scope", receive: "Receive", send: "Send") -> None:
         async with lock:
-            if not made:
+            if not apps:
                 await anyio.to_thread.run_sync(make)
-        await made[0](scope, receive, send)
+        await apps[0](scope, receive, send)
 
     return respond
 

@@ -121,14 +121,14 @@ def _lines(rows: list[dict[str, Any]]) -> str:
 
 def _requested(job_file: Path, job: Mapping[str, Any], notes: list[str]) -> RequestedMethod:
     """Return the job's method as `assay serve` reads it; raises `ConfigError` for what it would refuse."""
-    method_tree = _given(job.get("method"), job_file)
+    method_tree = _keys_with_values(job.get("method"), job_file)
     kind = str(method_tree.get("type") or DEFAULT_METHOD)
     method = SERVED_METHODS.get(kind)
     if method is None or not method.writes:
         known = ", ".join(name for name, served in SERVED_METHODS.items() if served.writes)
         raise ConfigError(f"{job_file}: jobs of method '{kind}' are not imported, only those of {known}.")
-    inside = _given(method_tree.get(kind), job_file)
-    hyperparameters = _given(inside.get("hyperparameters") or job.get("hyperparameters"), job_file)
+    inside = _keys_with_values(method_tree.get(kind), job_file)
+    hyperparameters = _keys_with_values(inside.get("hyperparameters") or job.get("hyperparameters"), job_file)
     unused = {name: hyperparameters.pop(name, "auto") for name in method.left_to_us}
     notes += [f"{name} {value} has no counterpart here" for name, value in unused.items() if value != "auto"]
     batch = hyperparameters.get("batch_size")
@@ -179,7 +179,7 @@ def _recipe(
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
-def _given(tree: Any, job_file: Path) -> dict[str, Any]:
+def _keys_with_values(tree: Any, job_file: Path) -> dict[str, Any]:
     """Return the keys that have a value: jobs are retrieved with all of them."""
     if not isinstance(tree, Mapping | None):
         raise ConfigError(f"{job_file}: its method is not laid out as fine_tuning.jobs.retrieve returns it.")
@@ -237,14 +237,14 @@ def _items(
             notes.append("no answers of the old model: the suite grades those of the new one only")
         yield from items
         return
-    answered = [{**item, "old_answer": recorded[key]} for item in items if (key := _key(item["messages"])) in recorded]
-    if len(answered) < len(items):
-        num_missing = len(items) - len(answered)
+    compared = [{**item, "old_answer": recorded[key]} for item in items if (key := _key(item["messages"])) in recorded]
+    if len(compared) < len(items):
+        num_missing = len(items) - len(compared)
         notes.append(f"{num_missing:,} of {len(items):,} validation rows have no recorded answer, and are no items")
     if method.format == "chat":
-        num_equal = sum(item["old_answer"].strip() == item["reference"].strip() for item in answered)
-        notes.append(f"{num_equal:,} of {len(answered):,} recorded answers equal their reference")
-    yield from answered
+        num_equal = sum(item["old_answer"].strip() == item["reference"].strip() for item in compared)
+        notes.append(f"{num_equal:,} of {len(compared):,} recorded answers equal their reference")
+    yield from compared
 
 
 def _write_suite(out: Path, items: list[dict[str, Any]], grader: Mapping[str, Any] | None, notes: list[str]) -> None:

@@ -21,12 +21,12 @@ def test_a_change_while_a_page_is_made_leads_to_another_fetch(site: Site, monkey
     run = metric_run(site.dashboard.home, "sample", 0)
     now_s = site.dashboard.clock.now_s
 
-    def change_and_tell() -> float:
+    def change_and_read_clock() -> float:
         log_points(run, 1, 1, loss=np.ones(5))
         site.dashboard.watch.forget()
         return now_s()
 
-    monkeypatch.setattr(site.dashboard.clock, "now_s", change_and_tell)
+    monkeypatch.setattr(site.dashboard.clock, "now_s", change_and_read_clock)
     assert _changed_topics(site, "/runs/sample") == {"run:sample"}
 
 

@@ -171,10 +171,10 @@ def test_what_is_no_scalar_is_left_out_and_counted_by_kind(home: Home, tmp_path:
     text = message((1, "t"), (8, message((1, 7), (8, "words"))), (9, plugin("text")))
     again = message((1, "t"), (8, message((1, 7), (8, "words"))))  # only a tag's first value names the plugin
     values = [message((1, "h"), (5, message((1, 1.0)))), message((1, "i"), (4, b"png")), text, again]
-    odd = message((1, "o"), (9, plugin("{0.__class__}")))
+    unknown = message((1, "o"), (9, plugin("{0.__class__}")))
     event_file(
         tmp_path / "logs",
-        [message((1, T), (5, message(*((1, value) for value in [*values, odd])))), message((1, T), (4, b"graph"))],
+        [message((1, T), (5, message(*((1, value) for value in [*values, unknown])))), message((1, T), (4, b"graph"))],
     )
     (line,) = imported(home, tmp_path / "logs")
     assert line.num_points == 0

@@ -126,10 +126,13 @@ def _selection(ledger: Ledger, visit: Visit) -> tuple[list[Filter], Callable[[Ma
         Filter("campaign", "Campaign", campaign, [("", "any"), *zip(names, names, strict=True)]),
     ]
     is_whole_id = ledger.has_run(run)
-    return filters, lambda row: (
-        (row.run_id == run if is_whole_id else run in row.run_id)
-        and candidate in ("", row.candidate)
-        and is_member(row.run_id)
+    return (
+        filters,
+        lambda row: (
+            (row.run_id == run if is_whole_id else run in row.run_id)
+            and candidate in ("", row.candidate)
+            and is_member(row.run_id)
+        ),
     )
 
 

@@ -38,7 +38,7 @@ MAX_METRICS = 64
 TABLE_COLUMNS = 10
 """Numbers that `curve_bytes` gives for each column of a window."""
 SHOWN_CHARACTERS = 200
-"""Of a metric's name in the list."""
+"""Characters of a metric's name in the list."""
 MAX_SHOWN = 8
 """Metrics that are drawn above the list."""
 

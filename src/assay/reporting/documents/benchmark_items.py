@@ -27,7 +27,7 @@ from assay.reporting.values import minute_text, one_line, shortened
 from assay.reporting.views.benchmark_items import ItemView
 
 SHOWN_CHARACTERS, MAX_CHARACTERS = 160, 40_000
-"""Of a text in a table, and on the page of an item."""
+"""Characters of a text that are shown in a table, and on the page of an item."""
 """Characters of a completion in a table."""
 
 

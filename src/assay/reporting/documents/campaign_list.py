@@ -56,7 +56,7 @@ def campaigns_document(
         tiles=[
             Fact("campaigns", campaigns.partition(" ")[0], candidates),
             *(Fact(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
-            Fact("device time", device_hours_text(spent_s), "of the runs that were judged"),
+            Fact("device time", device_hours_text(spent_s), "of the runs that were decided_lines"),
         ],
         sections=[Section("", [TitledTable("", "", campaigns_table(rows, address=address)), *_gains(rows)])],
         footer="The same as JSON: assay decide list --json",
@@ -101,8 +101,8 @@ def _estimate(line: CampaignLine) -> Estimate | None:
 
 def _gains(lines: Sequence[CampaignLine]) -> Iterator[Figure]:
     """Yield a forest plot of the candidates' gains for each unit."""
-    judged = sorted((line for line in lines if _estimate(line) is not None), key=lambda line: line.unit or "")
-    for unit, group in groupby(judged, key=lambda line: line.unit or ""):
+    decided_lines = sorted((line for line in lines if _estimate(line) is not None), key=lambda line: line.unit or "")
+    for unit, group in groupby(decided_lines, key=lambda line: line.unit or ""):
         yield _forest(unit, [_forest_row(line) for line in group])
 
 

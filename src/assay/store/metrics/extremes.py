@@ -64,12 +64,12 @@ class Overview(NamedTuple):
         while -(-num_points // width) > MAX_BUCKETS:
             width *= 2
         # Full buckets change only if they are joined: a point of a long curve touches only the last bucket.
-        num_kept = self.num_points // width if width == self.bucket_points else 0
-        old_buckets = np.arange(2 * num_kept, len(self.extremes)) // 2 * self.bucket_points // width
+        num_full = self.num_points // width if width == self.bucket_points else 0
+        old_buckets = np.arange(2 * num_full, len(self.extremes)) // 2 * self.bucket_points // width
         new_buckets = np.arange(self.num_points, num_points) // width
-        changed = np.concatenate([self.extremes[2 * num_kept :], points])
+        changed = np.concatenate([self.extremes[2 * num_full :], points])
         changed = bucket_extremes(changed, np.r_[old_buckets, new_buckets])
-        return Overview(num_points, width, np.concatenate([self.extremes[: 2 * num_kept], changed]))
+        return Overview(num_points, width, np.concatenate([self.extremes[: 2 * num_full], changed]))
 
 
 def _first_indices(

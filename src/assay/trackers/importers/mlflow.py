@@ -12,7 +12,7 @@ import yaml
 from assay.base.errors import DataError
 from assay.records.run import RunStatus
 from assay.trackers.importers.foreign_run import ForeignRun, RunBuilder
-from assay.trackers.importers.sqlite import RowReader, opened
+from assay.trackers.importers.sqlite import TableReader, opened
 
 _STATUSES: Mapping[str, RunStatus] = {"FINISHED": "succeeded", "FAILED": "failed", "KILLED": "preempted"}
 _NUMBERED: Mapping[object, str] = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
@@ -31,7 +31,7 @@ def read_mlflow_database(path: Path) -> Iterator[ForeignRun]:
     with closing(opened(path)) as database:
         for run_id, name, status, start_ms, end_ms, artifacts, experiment_id, experiment in database.execute(_RUNS):
             builder = RunBuilder()
-            run = RowReader(database, "run_uuid", run_id, builder)
+            run = TableReader(database, "run_uuid", run_id, builder)
             for key, step, at_ms, value, is_nan in run.rows("key, step, timestamp, value, is_nan", "metrics"):
                 builder.add(str(key), step, _seconds(at_ms), math.nan if is_nan else value)
             run._replace(key="destination_id").leave_out({"inputs": _LEFT_OUT["inputs"]})

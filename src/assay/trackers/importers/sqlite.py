@@ -29,7 +29,7 @@ def columns_of(database: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
 
 
-class RowReader(NamedTuple):
+class TableReader(NamedTuple):
     """Reads what the tables of a database hold of one run."""
 
     database: sqlite3.Connection

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from assay.trackers.importers.foreign_run import ForeignRun, RunBuilder, json_or_text, seconds_of
-from assay.trackers.importers.sqlite import RowReader, columns_of, opened
+from assay.trackers.importers.sqlite import TableReader, columns_of, opened
 
 _ROW_COLUMNS = ("id", "run_id", "run_name", "timestamp", "step", "log_id", "space_id", "created_at")
 """Columns of a Parquet file that are no metrics."""
@@ -29,7 +29,7 @@ def read_trackio_database(path: Path) -> Iterator[ForeignRun]:
         runs = database.execute(f"SELECT {key}, run_name, MIN(id) FROM metrics GROUP BY {key} ORDER BY 3").fetchall()
         for run_id, name, _ in runs:
             builder = RunBuilder()
-            run = RowReader(database, key, run_id, builder)
+            run = TableReader(database, key, run_id, builder)
             for step, time, text in run.rows("step, timestamp, metrics", "metrics"):
                 _add_row(builder, step, time, json_or_text(text))
             run.leave_out(_LEFT_OUT)
