@@ -43,52 +43,62 @@ _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)
 
 
 def read_files(paths: Sequence[Path], *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
-    """Read the benchmarks in files of other tools. An eval of OpenAI's platform may be spread over several files."""
-    hosted = {path: objects for path in paths if (objects := _hosted_objects(path))}
-    others = [path for path in paths if path not in hosted]
-    found = [
-        item for path in others for item in read_foreign(path, metric=metric, is_partial_allowed=is_partial_allowed)
-    ]
-    if not hosted:
-        return found
-    first = next(iter(hosted))
-    with _laid_out(first):
-        of_hosted = read_openai_eval(first, [part for parts in hosted.values() for part in parts])
-    return found + [as_allowed(imported, first, is_partial_allowed=is_partial_allowed) for imported in of_hosted]
+    """Read the benchmarks in files of other tools; `metric` chooses one of several scores of an item. An eval of
+    OpenAI's platform may be spread over several files.
+
+    Raises `ConfigError` for an unknown format, and `DataError` if a file is inconsistent, or incomplete while
+    `is_partial_allowed` is off.
+    """
+    found: list[Imported] = []
+    hosted: dict[Path, list[Mapping[str, Any]]] = {}
+    for path in paths:
+        tree = _tree(path)
+        with _laid_out(path):
+            if objects := list(objects_in(tree)):
+                hosted[path] = objects
+                continue
+            found += [
+                as_allowed(read, path, is_partial_allowed=is_partial_allowed) for read in _read(path, tree, metric)
+            ]
+    if hosted:
+        first = next(iter(hosted))
+        with _laid_out(first):
+            of_hosted = read_openai_eval(first, [part for parts in hosted.values() for part in parts])
+            found += [as_allowed(read, first, is_partial_allowed=is_partial_allowed) for read in of_hosted]
+    return found
 
 
 def read_suite_definition(paths: Sequence[Path]) -> ForeignSuite:
     """Return the suite that files of OpenAI's platform, or one of Promptfoo, define."""
-    hosted = [part for path in paths for part in _hosted_objects(path)]
-    with _laid_out(paths[0]):
-        if hosted:
-            return checked(openai_suite(hosted, source=paths[0]), source=paths[0])
-        tree = yaml.safe_load(paths[0].read_text()) if paths[0].suffix in (".yaml", ".yml") else _tree(paths[0])
-        config = tree.get("config") if is_results(tree) else tree
+    trees, source = [_tree(path) for path in paths], paths[0]
+    with _laid_out(source):
+        if hosted := list(objects_in(trees)):
+            return checked(openai_suite(hosted, source=source), source=source)
+        config = trees[0].get("config") if is_results(trees[0]) else trees[0]
         if isinstance(config, Mapping) and "prompts" in config:
-            return checked(promptfoo_suite(config, source=paths[0]), source=paths[0])
-    raise ConfigError(
-        f"{paths[0]}: it defines no suite. Name objects of OpenAI's hosted evals, or a file of Promptfoo."
-    )
-
-
-def _hosted_objects(path: Path) -> list[Mapping[str, Any]]:
-    if path.suffix not in (".json", ".jsonl") or zipfile.is_zipfile(path) or _SAMPLES_NAME.fullmatch(path.name):
-        return []
-    try:
-        return list(objects_in(_tree(path)))
-    except (ValueError, DataError):
-        return []  # its reader says what is wrong with it
+            return checked(promptfoo_suite(config, source=source), source=source)
+    raise ConfigError(f"{source}: it defines no suite. Name objects of OpenAI's hosted evals, or a file of Promptfoo.")
 
 
 def _tree(path: Path) -> Any:
-    """Return the JSON in a file, or the list of its lines."""
-    try:
-        return json_value(path.read_bytes())
-    except ValueError:
-        if path.suffix == ".json":
-            raise
-        return _json_lines(path)
+    """Return the JSON or YAML of a file; of JSON lines a list, of an `.eval` archive the JSON log with its content."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file. Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect.")
+    with _laid_out(path):
+        if zipfile.is_zipfile(path):
+            return inspect_log.unpacked(path)
+        if path.suffix == ".eval":
+            raise DataError(f"{path}: no whole archive. It was truncated or is corrupt: copy it again.")
+        data = path.read_bytes()
+        if path.suffix in (".yaml", ".yml"):
+            return yaml.safe_load(data)
+        try:
+            if not _SAMPLES_NAME.fullmatch(path.name):
+                return json_value(data)
+        except ValueError:
+            if path.suffix == ".json":
+                raise
+        return list(json_lines(data, path, of_what="lines").values())
 
 
 @contextmanager
@@ -103,49 +113,25 @@ def _laid_out(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
-    """Read the benchmarks in a file of another tool; `metric` chooses one of several scores of an item.
-
-    Raises `ConfigError` for an unknown format, and `DataError` if the file is inconsistent, or incomplete while
-    `is_partial_allowed` is off.
-    """
-    found: list[Imported] = []
-    with _laid_out(path):
-        found += [as_allowed(read, path, is_partial_allowed=is_partial_allowed) for read in _read(path, metric)]
-    return found
-
-
-def _read(path: Path, metric: str | None) -> list[Imported]:
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file. Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect.")
-    if zipfile.is_zipfile(path):
-        return inspect_log.from_archive(path, metric)
-    if path.suffix == ".eval":
-        raise DataError(f"{path}: no whole archive. It was truncated or is corrupt: copy it again.")
-    if _SAMPLES_NAME.fullmatch(path.name):
-        return _from_harness(path, metric)
-    try:
-        tree = json_value(path.read_bytes())
-    except ValueError:
-        if path.suffix == ".json":
-            raise
-        return [_from_openai_evals(path, _json_lines(path))]
+def _read(path: Path, tree: Any, metric: str | None) -> list[Imported]:
+    if name := _SAMPLES_NAME.fullmatch(path.name):
+        return _from_harness(path, name["task"], name["date"], tree, metric)
+    if isinstance(tree, list):
+        return [_from_openai_evals(path, tree)]
     if is_results(tree):
         return read_promptfoo(path, tree)
     if isinstance(tree, dict) and "eval" in tree:
-        return inspect_log.from_tree(path, tree, metric)
+        return inspect_log.benchmarks(path, tree, metric)
     raise ConfigError(
         f"{path}: neither samples of lm-eval, nor a log of inspect or of oaieval. Of lm-eval, name the file "
         "samples_*.jsonl (run it with --log_samples)."
     )
 
 
-def _from_harness(path: Path, metric: str | None) -> list[Imported]:
-    samples = _json_lines(path)
-    match = _SAMPLES_NAME.fullmatch(path.name)
-    assert match is not None, "the caller has looked at the name"
-    task = match["task"]
-    summary_path = path.with_name(f"results_{match['date']}.json")
+def _from_harness(
+    path: Path, task: str, date: str, samples: Sequence[Mapping[str, Any]], metric: str | None
+) -> list[Imported]:
+    summary_path = path.with_name(f"results_{date}.json")
     summary = json_value(summary_path.read_bytes()) if summary_path.is_file() else {}
     version = (summary.get("versions") or {}).get(task)
     expected, note = _harness_counts(summary, task, summary_path)
@@ -255,10 +241,6 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
 def _openai_item(sample_id: str, value: float, data: Mapping[str, Any]) -> ItemScore:
     details = json.dumps({"choice": data["choice"]}) if isinstance(data.get("choice"), str) else None
     return ItemScore(sample_id, sample_id, value, completion=short_text(data.get("sampled")), details=details)
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return list(json_lines(path.read_bytes(), path, of_what="lines").values())
 
 
 def _require_same_mean(items: Sequence[ItemScore], reported: float | None, where: str) -> None:

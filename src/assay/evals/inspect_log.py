@@ -45,8 +45,8 @@ class _Choice(NamedTuple):
     """None: the epochs themselves."""
 
 
-def from_archive(path: Path, metric: str | None) -> list[Imported]:
-    """Read the benchmarks of an `.eval` file; `metric` names a scorer, or `SCORER.KEY`."""
+def unpacked(path: Path) -> dict[str, Any]:
+    """Return the content of an `.eval` archive in the layout of a `.json` log."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}  # the last entry of a name counts
         if "header.json" not in members:
@@ -57,36 +57,26 @@ def from_archive(path: Path, metric: str | None) -> list[Imported]:
             if name in ("header.json", "reductions.json") or _SAMPLE.fullmatch(name)
         }
     header, reductions = trees.pop("header.json"), trees.pop("reductions.json", None)
-    return benchmarks(path, header, list(trees.values()), reductions or [], metric)
+    return {**header, "samples": list(trees.values()), "reductions": reductions}
 
 
-def from_tree(path: Path, tree: Mapping[str, Any], metric: str | None) -> list[Imported]:
-    """Read the benchmarks of a `.json` file."""
-    return benchmarks(path, tree, tree.get("samples") or [], tree.get("reductions") or [], metric)
-
-
-def benchmarks(
-    path: Path,
-    header: Mapping[str, Any],
-    samples: Sequence[Mapping[str, Any]],
-    reductions: Sequence[Mapping[str, Any]],
-    metric: str | None,
-) -> list[Imported]:
-    """Return one benchmark for each key and reducer of the chosen scorer."""
+def benchmarks(path: Path, log: Mapping[str, Any], metric: str | None) -> list[Imported]:
+    """Return one benchmark for each key and reducer of a scorer; `metric` names a scorer, or `SCORER.KEY`."""
+    samples: Sequence[Mapping[str, Any]] = log.get("samples") or []
     if not samples:
         raise DataError(f"{path}: the log holds no samples. Run inspect without --no-log-samples.")
-    spec, has_epochs = header["eval"], any(int(sample.get("epoch", 1)) > 1 for sample in samples)
-    num_epochs, (expected, note) = (spec.get("config") or {}).get("epochs") or 1, _counts(header)
-    status = header.get("status", "success")
+    spec, has_epochs = log["eval"], any(int(sample.get("epoch", 1)) > 1 for sample in samples)
+    num_epochs, (expected, note) = (spec.get("config") or {}).get("epochs") or 1, _counts(log)
+    status = log.get("status", "success")
     cut = "" if status == "success" else f"its status is '{status}'"
-    summaries = (header.get("results") or {}).get("scores") or []
+    summaries = (log.get("results") or {}).get("scores") or []
     questions = sorted([str(sample["id"]), sample.get("input"), sample.get("target")] for sample in samples)
     found = []
     for choice in _choices(path, summaries, samples, metric, has_epochs=has_epochs):
         if choice.reducer is None:
             items = [_item(sample, choice, has_epochs=has_epochs, path=path) for sample in samples]
         else:
-            items = _reduced_items(reductions, choice, path)
+            items = _reduced_items(log.get("reductions") or [], choice, path)
         parts = [part for part in (choice.key, choice.reducer) if part is not None]
         rule = ["inspect-ai", spec["task"], spec.get("task_version"), choice.scorer, *parts]
         identity = Identity(
@@ -103,9 +93,9 @@ def benchmarks(
     return found
 
 
-def _counts(header: Mapping[str, Any]) -> tuple[int | None, str]:
+def _counts(log: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return the number of items that inspect was to score, epochs included, and a note on them."""
-    spec, results = header["eval"], header.get("results") or {}
+    spec, results = log["eval"], log.get("results") or {}
     data, config = spec.get("dataset") or {}, spec.get("config") or {}
     whole, limit = data.get("samples"), config.get("limit")
     chosen = None if limit or config.get("sample_id") else whole

@@ -9,7 +9,7 @@ import yaml
 
 from assay.base.errors import ConfigError, DataError
 from assay.evals.config import read_suite
-from assay.evals.imports import read_files, read_foreign, read_suite_definition
+from assay.evals.imports import read_files, read_suite_definition
 from assay.evals.items import checked_items
 from assay.scoring.grader_runner import GraderRunner, sample_values
 from in_process import AssayAt
@@ -190,7 +190,7 @@ def promptfoo_results() -> dict[str, Any]:
 
 def test_results_of_promptfoo_have_no_score_where_the_provider_failed(tmp_path: Path) -> None:
     (path,) = saved(tmp_path, results=promptfoo_results())
-    (imported,) = read_foreign(path)
+    (imported,) = read_files([path])
     assert (imported.model, imported.identity.benchmark) == ("openai:gpt-4o-mini", "Tickets")
     assert [item.score for item in imported.items] == [1.0, None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError, DataError
-from assay.evals.imports import read_foreign
+from assay.evals.imports import read_files
 from assay.statistics.benchmark_items import items_table, summarise
 
 DATE = "2026-11-20T10-11-12.345678"
@@ -50,14 +50,14 @@ def test_lm_evals_items_and_their_mean_are_taken_over(tmp_path):
     samples = [row(acc=1.0, acc_norm=0.0), row(acc=0.0, acc_norm=0.0), row(acc=1.0, acc_norm=1.0)]
     results = {"acc,none": 2 / 3, "acc_norm,none": 1 / 3}
     path = harness_files(tmp_path, "arc_easy", samples, results, {"acc": True, "acc_norm": True})
-    (found,) = read_foreign(path)
+    (found,) = read_files([path])
     assert (found.identity.benchmark, found.model, found.source) == (
         "arc_easy",
         "org/tiny",
         "lm-evaluation-harness",
     )
     assert [item.score for item in found.items] == [1.0, 0.0, 1.0]
-    (normed,) = read_foreign(path, metric="acc_norm")
+    (normed,) = read_files([path], metric="acc_norm")
     assert [item.score for item in normed.items] == [0.0, 0.0, 1.0]
     assert normed.identity.grader_sha256 != found.identity.grader_sha256
     assert normed.identity.benchmark_sha256 == found.identity.benchmark_sha256
@@ -68,7 +68,7 @@ def test_lm_evals_bits_per_byte_weigh_by_bytes_as_it_does(tmp_path):
     value = 130.0 / 60 / math.log(2)
     samples = [row(bits_per_byte=pair) for pair in pairs]
     path = harness_files(tmp_path, "wikitext", samples, {"bits_per_byte,none": value}, {"bits_per_byte": False})
-    (found,) = read_foreign(path)
+    (found,) = read_files([path])
     assert summarise(items_table(found.items)).score.value == pytest.approx(value)
     assert not found.identity.higher_is_better
 
@@ -81,14 +81,14 @@ def test_each_filter_of_lm_eval_is_a_benchmark_of_its_own(tmp_path):
     ]
     results = {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}
     path = harness_files(tmp_path, "gsm8k", samples, results, {"exact_match": True})
-    names = {found.identity.benchmark: found.items[0].score for found in read_foreign(path)}
+    names = {found.identity.benchmark: found.items[0].score for found in read_files([path])}
     assert names == {"gsm8k.flexible-extract": 1.0, "gsm8k.strict-match": 0.0}
 
 
 def test_a_metric_that_is_no_mean_of_its_items_is_refused(tmp_path):
     path = harness_files(tmp_path, "cola", [row(mcc=1.0), row(mcc=0.0)], {"mcc,none": 0.31}, {"mcc": True})
     with pytest.raises(DataError, match=r"the mean of the items is 0\.500000, the tool's own result 0\.310000"):
-        read_foreign(path)
+        read_files([path])
 
 
 def inspect_log(num_epochs: int = 1) -> tuple[dict, list[dict]]:
@@ -131,7 +131,7 @@ def test_inspects_scores_are_read_as_inspect_reads_them(tmp_path, is_archive):
                 archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
     else:
         path.write_text(json.dumps({**header, "samples": samples}))
-    (found,) = read_foreign(path)
+    (found,) = read_files([path])
     assert found.identity.benchmark == "security"
     assert [item.score for item in found.items] == [1.0, 0.0, 0.5, 0.25, None, None]
     assert [item.failure.kind for item in found.items[4:]] == ["unscored", "sample_error"]
@@ -140,7 +140,7 @@ def test_inspects_scores_are_read_as_inspect_reads_them(tmp_path, is_archive):
 def test_epochs_of_a_sample_are_one_cluster(tmp_path):
     header, samples = inspect_log(num_epochs=2)
     (tmp_path / "log.json").write_text(json.dumps({**header, "samples": samples}))
-    (found,) = read_foreign(tmp_path / "log.json")
+    (found,) = read_files([tmp_path / "log.json"])
     assert [(item.item_id, item.cluster) for item in found.items[:2]] == [("0/1", "0"), ("0/2", "0")]
 
 
@@ -153,7 +153,7 @@ def test_an_oaieval_record_is_read_in_whatever_order_it_was_written(tmp_path):
         {"spec": {"eval_name": "s.dev.v0", "completion_fns": ["m"]}},
     ]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (found,) = read_foreign(tmp_path / "r.jsonl")
+    (found,) = read_files([tmp_path / "r.jsonl"])
     assert [(item.item_id, item.score, item.completion) for item in found.items] == [
         ("s.dev.0", 1.0, "x"),
         ("s.dev.1", 0.0, "y"),
@@ -169,7 +169,7 @@ def test_an_oaieval_record_is_read_in_whatever_order_it_was_written(tmp_path):
 def test_a_file_of_something_else_is_refused(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises((ConfigError, DataError), match=message):
-        read_foreign(tmp_path / name)
+        read_files([tmp_path / name])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, name, text, message):
 def test_a_damaged_log_is_refused_without_a_traceback(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=r"import it unchanged|line 1 is not JSON"):
-        read_foreign(tmp_path / name)
+        read_files([tmp_path / name])
 
 
 def test_texts_with_other_line_ends_and_a_byte_order_mark_are_read(tmp_path):
@@ -193,7 +193,7 @@ def test_texts_with_other_line_ends_and_a_byte_order_mark_are_read(tmp_path):
     path = tmp_path / f"samples_arc_{DATE}.jsonl"
     text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    (found,) = read_foreign(path)
+    (found,) = read_files([path])
     assert [item.score for item in found.items] == [1.0, 1.0]
 
 
@@ -201,7 +201,7 @@ def test_texts_with_other_line_ends_and_a_byte_order_mark_are_read(tmp_path):
 def test_a_key_that_stands_twice_is_refused(tmp_path, name):
     (tmp_path / name).write_text('{"eval": {}, "spec": {}, "metrics": ["acc"], "acc": 1.0, "acc": 0.0}')
     with pytest.raises(DataError, match='the key "acc" occurs twice'):
-        read_foreign(tmp_path / name)
+        read_files([tmp_path / name])
 
 
 def test_a_sample_that_is_marked_twice_is_refused(tmp_path):
@@ -209,4 +209,4 @@ def test_a_sample_that_is_marked_twice_is_refused(tmp_path):
     lines = [{"spec": {"eval_name": "s"}}, mark, {**mark, "data": {"correct": False}}]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(DataError, match=r"sample 's\.0' is marked twice, 1 and 0"):
-        read_foreign(tmp_path / "r.jsonl")
+        read_files([tmp_path / "r.jsonl"])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from assay.base.errors import ConfigError, DataError
-from assay.evals.imports import read_foreign
+from assay.evals.imports import read_files
 from assay.evals.inspect_log import ZSTANDARD
 
 SPEC = {"task": "org/security", "task_version": 0, "model": "hf/tiny"}
@@ -66,7 +66,7 @@ def test_archives_packed_with_zstandard_are_read(tmp_path, frames):
     path = zstandard_archive(tmp_path / "log.eval", archive_contents(samples_of([["C"], ["I"]])), frames=frames)
     with zipfile.ZipFile(path) as archive, pytest.raises(NotImplementedError):
         archive.read("header.json")
-    (found,) = read_foreign(path)
+    (found,) = read_files([path])
     assert [item.score for item in found.items] == [1.0, 0.0]
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_archive_is_refused_without_a_traceback(tmp_path, part):
         data[central + (16 if part == "checksum" else 10)] ^= 0x55
     path.write_bytes(data)
     with pytest.raises(DataError, match="again"):
-        read_foreign(path)
+        read_files([path])
 
 
 def test_of_a_sample_that_was_scored_again_the_last_version_counts(tmp_path):
@@ -93,7 +93,7 @@ def test_of_a_sample_that_was_scored_again_the_last_version_counts(tmp_path):
         for value in ("I", "C"):
             for name, data in archive_contents(samples_of([[value]])).items():
                 archive.writestr(name, data)
-    (found,) = read_foreign(tmp_path / "l.eval")
+    (found,) = read_files([tmp_path / "l.eval"])
     assert [item.score for item in found.items] == [1.0]
 
 
@@ -101,16 +101,16 @@ def test_each_key_of_a_dictionary_is_a_benchmark(tmp_path):
     values = [[{"fluent": "C", "true": 0.5}], [{"fluent": "I", "true": None}]]
     summaries = [summary(0.5, name="fluent"), summary(0.5, name="true", metric="mean")]
     path = json_log(tmp_path, samples_of(values), summaries)
-    fluent, true = read_foreign(path)
+    fluent, true = read_files([path])
     assert [log.identity.benchmark for log in (fluent, true)] == ["security.fluent", "security.true"]
     assert [item.score for item in fluent.items] == [1.0, 0.0]
     assert [item.score for item in true.items] == [0.5, None]
     assert fluent.identity.grader_sha256 != true.identity.grader_sha256
     assert not fluent.difference and not true.difference
-    (alone,) = read_foreign(path, metric="judge.true")
+    (alone,) = read_files([path], metric="judge.true")
     assert alone == true
     with pytest.raises(ConfigError, match=r"no score 'other', but judge\.fluent, judge\.true"):
-        read_foreign(path, metric="other")
+        read_files([path], metric="other")
 
 
 def test_what_other_reducers_made_of_epochs_is_a_benchmark_of_its_own(tmp_path):
@@ -124,14 +124,14 @@ def test_what_other_reducers_made_of_epochs_is_a_benchmark_of_its_own(tmp_path):
         for name, reduced in (("mean", [0.5, 0.0]), ("max", [1.0, 0.0]))
     ]
     summaries = [summary(0.25, reducer="mean"), summary(0.5, reducer="max")]
-    epochs, largest = read_foreign(json_log(tmp_path, samples_of(values), summaries, reductions))
+    epochs, largest = read_files([json_log(tmp_path, samples_of(values), summaries, reductions)])
     assert [(item.item_id, item.score) for item in epochs.items] == [
         ("0/1", 1.0), ("0/2", 0.0), ("1/1", 0.0), ("1/2", 0.0),
     ]  # fmt: skip
     assert (largest.identity.benchmark, [item.score for item in largest.items]) == ("security.max", [1.0, 0.0])
     assert not epochs.difference and not largest.difference
     with pytest.raises(DataError, match="no values by sample"):
-        read_foreign(json_log(tmp_path, samples_of(values), summaries))
+        read_files([json_log(tmp_path, samples_of(values), summaries)])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_other_reducers_made_of_epochs_is_a_benchmark_of_its_own(tmp_path):
     ],
 )
 def test_inspects_own_mean_is_compared_and_a_difference_is_said(tmp_path, values, reported, difference):
-    (found,) = read_foreign(json_log(tmp_path, samples_of(values), [summary(reported)]))
+    (found,) = read_files([json_log(tmp_path, samples_of(values), [summary(reported)])])
     assert difference in found.difference
     assert bool(difference) == bool(found.difference)
 
@@ -157,6 +157,6 @@ def test_inspects_own_mean_is_compared_and_a_difference_is_said(tmp_path, values
 def test_an_import_is_the_same_from_either_form_of_a_log(tmp_path):
     rng = np.random.default_rng(0)
     samples = samples_of([[float(value)] for value in rng.random(20)])
-    (packed,) = read_foreign(zstandard_archive(tmp_path / "log.eval", archive_contents(samples)))
-    (plain,) = read_foreign(json_log(tmp_path, samples))
+    (packed,) = read_files([zstandard_archive(tmp_path / "log.eval", archive_contents(samples))])
+    (plain,) = read_files([json_log(tmp_path, samples)])
     assert (packed.identity, packed.items) == (plain.identity, plain.items)
