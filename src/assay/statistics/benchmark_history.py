@@ -6,24 +6,13 @@ checkpoints over seeds.
 """
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.shapes import Bool, Float64
-from assay.records.benchmark import BenchmarkResult
 from assay.statistics.interval import normal_quantile
-
-
-class HistoryPoint(NamedTuple):
-    """One checkpoint's result."""
-
-    result: BenchmarkResult
-    is_best_so_far: bool
-    best_value: float
-    """The best score up to this checkpoint."""
 
 
 class BestOfMany(NamedTuple):
@@ -41,44 +30,6 @@ class BestOfMany(NamedTuple):
     """The best score is not beyond that interval."""
     num_candidates: int
     """Checkpoints that may be the best one: with 95% confidence, the truly best is among them."""
-
-
-class BenchmarkHistory(NamedTuple):
-    """Results of one version of a benchmark over checkpoints."""
-
-    benchmark: str
-    version_sha256: str
-    points: tuple[HistoryPoint, ...]
-    """Results of one run by step; of several runs by the time of evaluation."""
-    best_of_many: BestOfMany | None
-    """None if fewer than two scores have an interval."""
-
-
-def benchmark_histories(results: Sequence[BenchmarkResult]) -> list[BenchmarkHistory]:
-    """Group results by benchmark version; incomplete results form histories of their own."""
-    by_version: dict[tuple[str, str, bool], list[BenchmarkResult]] = {}
-    for result in results:
-        key = (result.benchmark, result.version_sha256(), bool(result.incomplete_reason))
-        by_version.setdefault(key, []).append(result)
-    has_one_run = len({result.run_id for result in results}) == 1
-    return [
-        _history(benchmark, version, sorted(found, key=lambda result: _order(result, has_one_run)))
-        for (benchmark, version, _), found in sorted(by_version.items())
-    ]
-
-
-def _order(result: BenchmarkResult, has_one_run: bool) -> tuple[float, str, int]:
-    return (0.0 if has_one_run else result.evaluated_s, result.run_id, result.step)
-
-
-def _history(benchmark: str, version: str, results: Sequence[BenchmarkResult]) -> BenchmarkHistory:
-    higher_is_better = results[0].higher_is_better
-    values = np.array([result.score.value for result in results])
-    best, is_new = frontier(values, higher_is_better=higher_is_better)
-    points = map(HistoryPoint, results, is_new.tolist(), best.tolist())
-    edges = [[math.nan if edge is None else edge for edge in (item.score.low, item.score.high)] for item in results]
-    chance = best_of_many(values, *np.array(edges).T, higher_is_better=higher_is_better)
-    return BenchmarkHistory(benchmark, version, tuple(points), chance)
 
 
 def frontier(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError, DataError
-from assay.evals.imports import read_foreign
+from assay.evals.imports import read_files
 from assay.evals.queue import Checkpoint, result_of
 from assay.reporting.documents.benchmarks import notes
-from assay.statistics.benchmark_history import benchmark_histories
+from assay.reporting.views.benchmark_history import matrix_of, score_row
 from assay.statistics.benchmark_items import items_table, score_matrix
 
 WHOLE = 10
@@ -61,7 +61,7 @@ def harness_samples(folder: Path, num: int, *, original: int = WHOLE) -> Path:
 
 @pytest.mark.parametrize("log", [inspect_json, inspect_archive, oaieval_record, harness_samples])
 def test_a_whole_log_is_taken_over(tmp_path, log):
-    (found,) = read_foreign(log(tmp_path, WHOLE))
+    (found,) = read_files([log(tmp_path, WHOLE)])
     assert (len(found.items), found.incomplete_reason) == (WHOLE, "")
 
 
@@ -83,8 +83,8 @@ CUT = [
 def test_a_log_that_was_cut_short_is_refused_or_counts_as_such(tmp_path, log, num, options, reason):
     path = log(tmp_path, num, **options)
     with pytest.raises(DataError, match=f"is not whole: .*{reason}.*--partial"):
-        read_foreign(path)
-    (found,) = read_foreign(path, is_partial_allowed=True)
+        read_files([path])
+    (found,) = read_files([path], is_partial_allowed=True)
     result = result_of(
         Checkpoint("r", "c", 0, 1, "w"), found.identity, found.items, 1.0, source=found.source,
         incomplete_reason=found.incomplete_reason,
@@ -96,23 +96,24 @@ def test_a_log_that_was_cut_short_is_refused_or_counts_as_such(tmp_path, log, nu
     with pytest.raises(ConfigError, match="is not whole"):
         score_matrix([(result, items_table(found.items))] * 2)
     whole = result.model_copy(update={"incomplete_reason": ""})
-    assert len(benchmark_histories([result, whole])) == 2, "it is no best so far of whole ones"
+    rows = [(each.version_sha256(), score_row(each.to_json(), source="")) for each in (result, whole)]
+    assert len(matrix_of(rows).columns) == 2, "it is no best so far of whole ones"
 
 
 def test_a_part_that_was_chosen_is_whole_and_said(tmp_path):
-    (found,) = read_foreign(harness_samples(tmp_path, WHOLE, original=100))
+    (found,) = read_files([harness_samples(tmp_path, WHOLE, original=100)])
     assert (found.difference, found.incomplete_reason) == ("a part: 10 of 100 items (--limit)", "")
     tree = inspect_tree(4)
     for limit in (4, [3, 7]):
         tree["eval"]["config"]["limit"] = limit
         (tmp_path / "log.json").write_text(json.dumps(tree))
-        (found,) = read_foreign(tmp_path / "log.json")
+        (found,) = read_files([tmp_path / "log.json"])
         assert (len(found.items), found.difference[:26]) == (4, "a part: 4 of 10 samples (-")
 
 
 def test_more_items_than_a_log_counts_are_refused(tmp_path):
     with pytest.raises(DataError, match="10 items, but its own count is 8"):
-        read_foreign(inspect_json(tmp_path, WHOLE, results={"total_samples": 8}))
+        read_files([inspect_json(tmp_path, WHOLE, results={"total_samples": 8})])
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
@@ -122,7 +123,7 @@ def test_a_file_that_breaks_off_is_refused(tmp_path, log, share):
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
     with pytest.raises(DataError, match=r"truncated|cut short|neither whole|is not whole"):
-        read_foreign(path, is_partial_allowed=log not in (oaieval_record, harness_samples))
+        read_files([path], is_partial_allowed=log not in (oaieval_record, harness_samples))
 
 
 def test_samples_without_a_score_are_failed_items(tmp_path):
@@ -134,12 +135,12 @@ def test_samples_without_a_score_are_failed_items(tmp_path):
     ]
     lines = [{"spec": {"eval_name": "e"}}, *marks, {"final_report": {"accuracy": 1.0}}]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (found,) = read_foreign(tmp_path / "r.jsonl")
+    (found,) = read_files([tmp_path / "r.jsonl"])
     assert {item.item_id: item.score for item in found.items} == {"a": 1.0, "b": None, "c": None, "d": None}
     path = tmp_path / f"samples_arith_{DATE}.jsonl"
     rows = [{"doc_id": k, "metrics": ["acc"], "acc": value} for k, value in enumerate([1.0, None, float("nan")])]
     path.write_text("\n".join(map(json.dumps, rows)))
-    (found,) = read_foreign(path)
+    (found,) = read_files([path])
     assert [item.failure and item.failure.kind for item in found.items] == [None, "unscored", "unscored"]
     assert "without results_" in found.difference
 
@@ -148,7 +149,7 @@ def test_the_records_of_two_runs_in_one_file_are_refused(tmp_path):
     path = oaieval_record(tmp_path, WHOLE)
     path.write_text(path.read_text() + "\n" + path.read_text())
     with pytest.raises(DataError, match="2 runs in one file"):
-        read_foreign(path)
+        read_files([path])
 
 
 def test_what_ended_a_sample_of_inspect_is_kept(tmp_path):
@@ -158,7 +159,7 @@ def test_what_ended_a_sample_of_inspect_is_kept(tmp_path):
     tree["samples"][1]["limit"] = {"type": "message", "limit": 5}
     tree["samples"][2]["output"] = {"choices": [{"stop_reason": "stop"}]}
     (tmp_path / "log.json").write_text(json.dumps(tree))
-    (found,) = read_foreign(tmp_path / "log.json")
+    (found,) = read_files([tmp_path / "log.json"])
     assert [item.finish_reason for item in found.items] == ["length", "length", "stop"]
 
 
@@ -166,5 +167,5 @@ def test_a_sample_that_inspects_user_invalidated_is_a_failed_item(tmp_path):
     tree = inspect_tree(WHOLE)
     tree["samples"][3]["invalidation"] = {"author": "a", "reason": "the sandbox was broken"}
     (tmp_path / "log.json").write_text(json.dumps(tree))
-    (found,) = read_foreign(tmp_path / "log.json")
+    (found,) = read_files([tmp_path / "log.json"])
     assert found.items[3].failure == ("sample_error", "the sandbox was broken")

@@ -1,7 +1,5 @@
 """Scores over checkpoints."""
 
-import random
-
 import numpy as np
 import pytest
 import scipy.integrate
@@ -10,34 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.records.benchmark import BenchmarkResult
-from assay.records.evaluation import Estimate
-from assay.statistics.benchmark_history import _least_distance, benchmark_histories, best_of_many
-
-
-def result(step: int, value: float, *, better: bool = True, version: str = "b") -> BenchmarkResult:
-    return BenchmarkResult(
-        run_id="r", candidate="c", step=step, weights_digest="w", benchmark="m", benchmark_sha256=version,
-        grader_sha256="g", prompt_sha256="p", num_items=1, num_failed=0, score=Estimate(value=value),
-        higher_is_better=better, could_detect=None, device_s=0, evaluated_s=0, items_sha256="i",
-    )  # fmt: skip
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.booleans())
-def test_the_frontier_is_the_best_up_to_each_step_whatever_the_order(values, better):
-    results = [result(10 * k, value, better=better) for k, value in enumerate(values)]
-    random.Random(0).shuffle(results)
-    (history,) = benchmark_histories(results)
-    choose = max if better else min
-    assert [point.best_value for point in history.points] == [choose(values[: k + 1]) for k in range(len(values))]
-    best = [point for point in history.points if point.is_best_so_far][-1]
-    assert best.result.score.value == choose(values)
-
-
-def test_another_version_of_a_benchmark_is_another_history():
-    histories = benchmark_histories([result(1, 0.5), result(2, 0.9, version="new")])
-    assert [len(history.points) for history in histories] == [1, 1]
+from assay.statistics.benchmark_history import _least_distance, best_of_many
 
 
 @settings(max_examples=30, deadline=None)
@@ -84,10 +55,3 @@ def test_the_best_of_equal_checkpoints_is_seldom_called_beyond_luck_and_a_better
 def test_scores_without_an_interval_say_nothing_of_luck():
     missing = np.array([np.nan, np.nan])
     assert best_of_many(np.array([0.1, 0.9]), missing, missing, higher_is_better=True) is None
-
-
-def test_several_runs_are_ordered_by_the_time_of_evaluation():
-    late = result(1, 0.5).model_copy(update={"run_id": "a", "evaluated_s": 9.0})
-    early = result(8, 0.4).model_copy(update={"run_id": "b", "evaluated_s": 1.0})
-    (history,) = benchmark_histories([late, early])
-    assert [point.result.run_id for point in history.points] == ["b", "a"]

@@ -206,30 +206,28 @@ def history(run_id: str | None, benchmark: str | None, campaign: str, as_json: b
     from assay.reporting.terminal.document import print_document
     from assay.reporting.views.benchmark_history import benchmark_matrix, history_lines, runs_of_campaign
     from assay.reporting.views.view import json_list
-    from assay.statistics.benchmark_history import benchmark_histories
 
     with writable_ledger(home) as ledger:
         is_member = runs_of_campaign(ledger, campaign)
-        if run_id is None and not as_json:
-            matrix = benchmark_matrix(ledger, benchmark=benchmark, is_selected=lambda row: is_member(row.run_id))
-            print_document(matrix_document(matrix, shown=range(min(len(matrix.rows), 40)), campaign=campaign))
-            return
-        known = ledger.benchmark_results()
-        results = [result for result in known if run_id in (None, result.run_id) and is_member(result.run_id)]
-        if not results and run_id is not None:
-            named = sorted({result.run_id for result in known})
+        matrix = benchmark_matrix(
+            ledger, benchmark=benchmark, is_selected=lambda row: run_id in (None, row.run_id) and is_member(row.run_id)
+        )
+        is_wrong = not matrix.rows and (run_id or benchmark)
+        results = ledger.benchmark_results(run_id) if run_id or as_json or is_wrong else []
+        if run_id is not None and not results:
+            named = sorted({result.run_id for result in ledger.benchmark_results()})
             raise _no_results(run_id, f" There are results of {', '.join(named[:5])}." if named else "")
         device_s = 0.0 if run_id is None else ledger.evaluation_s(run_id)
-    histories = [found for found in benchmark_histories(results) if benchmark in (None, found.benchmark)]
-    if results and not histories:
-        raise ConfigError(
-            f"run '{run_id}' has no results of '{benchmark}'; it has results of "
-            f"{', '.join(sorted({result.benchmark for result in results}))}."
-        )
+    if is_wrong and results:
+        of_run = f" in run '{run_id}'" if run_id else ""
+        others = ", ".join(sorted({result.benchmark for result in results}))
+        raise ConfigError(f"no results of '{benchmark}'{of_run}; there are results of {others}.")
     if as_json:
-        click.echo(json_list(history_lines(histories)))
+        click.echo(json_list(history_lines(matrix, results)))
+    elif run_id is None:
+        print_document(matrix_document(matrix, shown=range(min(len(matrix.rows), 40)), campaign=campaign))
     else:
-        print_document(history_document(histories, device_s=device_s))
+        print_document(history_document(matrix, device_s=device_s))
     if run_id is not None:
         _note_retired(home, run_id, results)
 

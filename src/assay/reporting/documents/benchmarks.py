@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from assay.reporting.values import device_hours_text, minute_text
 from assay.reporting.views.benchmark_history import BenchmarkMatrix, ColumnScores, MatrixColumn, MatrixRow
 from assay.reporting.views.runs.series import Series
 from assay.reporting.views.statements import hole_text
-from assay.statistics.benchmark_history import BenchmarkHistory, BestOfMany
+from assay.statistics.benchmark_history import BestOfMany
 
 
 def results_document(results: Sequence[BenchmarkResult]) -> Document:
@@ -67,39 +67,15 @@ def _unit(unit: str) -> str:
     return "loss per token in nats" if unit == "nats a token" else unit
 
 
-def history_document(histories: Sequence[BenchmarkHistory], *, device_s: float) -> Document:
-    """Return each benchmark's scores by checkpoint; `*` marks a new best."""
-    sections = [Section(_benchmark_text(history.points[0].result), list(_history(history))) for history in histories]
+def history_document(matrix: BenchmarkMatrix, *, device_s: float) -> Document:
+    """Return the scores of a run's checkpoints, benchmark by benchmark."""
+    sections = [
+        Section(f"{_column_name(item.column)}  ({_direction(item)})", _scores(matrix, item)) for item in matrix.columns
+    ]
     if device_s:
         held = f"evaluation held {device_hours_text(device_s)} apart from training"
         sections.append(Section("", [Paragraph(held)]))
     return Document(title="", kind="benchmark history", sections=sections)
-
-
-def _benchmark_text(first: BenchmarkResult) -> str:
-    better = "more is better" if first.higher_is_better else "less is better"
-    better += "; not whole" if first.incomplete_reason else ""
-    return f"{first.benchmark}  ({_unit(first.unit)}; {better}; {number_of(first.num_items, 'item')})"
-
-
-def _history(history: BenchmarkHistory) -> Iterator[Block]:
-    scores = [(point.result.step, point.result.score.value) for point in history.points]
-    if len(scores) > 1:
-        series = Series(history.benchmark, [step for step, _ in scores], [score for _, score in scores])
-        yield Figure("score", "", LineChart([series], f"{history.benchmark} by step", "score"))
-    yield TitledTable.of(
-        "",
-        "",
-        history.points,
-        (number("step"), lambda point: f"{point.result.step:,}"),
-        (number("score"), lambda point: f"{point.result.score.value:.4f}"),
-        (number("95% interval"), lambda point: interval_text(point.result.score)),
-        (number("best so far"), lambda point: f"{point.best_value:.4f}"),
-        (name(""), lambda point: "*" if point.is_best_so_far else ""),
-        (number("evaluated (UTC)"), lambda point: minute_text(point.result.evaluated_s)),
-    )
-    if history.best_of_many is not None:
-        yield Paragraph(best_text(history.best_of_many))
 
 
 def best_text(best_of_many: BestOfMany) -> str:
@@ -212,48 +188,55 @@ def benchmark_document(
     """Return one benchmark over all checkpoints: scores with intervals, the best so far, and whether it is luck.
 
     `shown`: the scores with a row in the table."""
-    has_one_run = len({matrix.rows[row].run_id for row in item.rows}) == 1
-    at = [matrix.rows[row].step for row in item.rows] if has_one_run else list(range(1, len(item.values) + 1))
-    values = item.values.tolist()
-    lows, highs = (np.where(np.isnan(ends), item.values, ends).tolist() for ends in (item.lows, item.highs))
-    series = [Series("score", at, values, (), lows, highs), Series("best so far", at, item.best_values.tolist())]
-    x_label = "step" if has_one_run else "evaluation, in order of time"
-    chart = LineChart(series, f"{item.column.benchmark}: scores and the best so far", "score", x_label=x_label)
-    best = item.best
     tiles = [
-        Fact("best score", f"{values[best]:.4f}", _ends(item, best)),
+        Fact("best score", f"{item.values[item.best]:.4f}", _ends(item, item.best)),
         Fact("of", _checkpoint(matrix, item, address), "the checkpoint with that score"),
-        Fact("is it the best?", _best_cell(item.best_of_many), f"of {number_of(len(values), 'score')}"),
+        Fact("is it the best?", _best_cell(item.best_of_many), f"of {number_of(len(item.values), 'score')}"),
     ]
-    caption = "Scores with their 95% intervals. The line of the best so far rises by luck, too."
-    table = TitledTable.of(
-        "Scores",
-        "",
-        shown,
-        (name("run"), lambda index: matrix.rows[item.rows[index]].run_id),
-        (number("step"), lambda index: f"{matrix.rows[item.rows[index]].step:,}"),
-        (name("candidate"), lambda index: matrix.rows[item.rows[index]].candidate),
-        (number("seed"), lambda index: str(matrix.rows[item.rows[index]].seed)),
-        (
-            number("score"),
-            lambda index: Cell(f"{values[index]:.4f}", link=address(matrix.rows[item.rows[index]], item.column)),
-        ),
-        (number("95% interval"), lambda index: _ends(item, index)),
-        (number("best so far"), lambda index: f"{item.best_values[index]:.4f}"),
-        (name("new best"), lambda index: "yes" if item.is_best_so_far[index] else ""),
-    )
-    warning = [Paragraph(best_text(item.best_of_many))] if item.best_of_many is not None else []
-    legend = [("s1", "score, with its interval"), ("s2", "best so far")]
-    blocks = [Figure("Over time", caption, chart, legend), *warning, table]
     return Document(
         title=_column_name(item.column),
         kind="benchmark",
         subtitle=_direction(item),
         tiles=tiles,
-        sections=[Section("", blocks)],
+        sections=[Section("", _scores(matrix, item, shown, address))],
         footer=f"The same as JSON: {_history_command(matrix, campaign=campaign, benchmark=item.column.benchmark)}",
         links=links,
     )
+
+
+def _scores(
+    matrix: BenchmarkMatrix,
+    item: ColumnScores,
+    shown: range | None = None,
+    address: Callable[[MatrixRow, MatrixColumn], str] = lambda row, column: "",
+) -> list[Block]:
+    """Return the curve of a benchmark's scores, whether the best one is luck, and a table of those shown, or of all."""
+    checkpoints = [matrix.rows[row] for row in item.rows]
+    has_one_run = len({row.run_id for row in checkpoints}) == 1
+    at = [row.step for row in checkpoints] if has_one_run else list(range(1, len(checkpoints) + 1))
+    values = item.values.tolist()
+    lows, highs = (np.where(np.isnan(ends), item.values, ends).tolist() for ends in (item.lows, item.highs))
+    series = [Series("score", at, values, (), lows, highs), Series("best so far", at, item.best_values.tolist())]
+    x_label = "step" if has_one_run else "evaluation, in order of time"
+    chart = LineChart(series, f"{item.column.benchmark}: scores and the best so far", "score", x_label=x_label)
+    caption = "Scores with their 95% intervals. The line of the best so far rises by luck, too."
+    legend = [("s1", "score, with its interval"), ("s2", "best so far")]
+    warning = [Paragraph(best_text(item.best_of_many))] if item.best_of_many is not None else []
+    table = TitledTable.of(
+        "Scores",
+        "",
+        range(len(values)) if shown is None else shown,
+        (name("run", drop_order=2), lambda index: checkpoints[index].run_id),
+        (number("step"), lambda index: f"{checkpoints[index].step:,}"),
+        (name("candidate", drop_order=4), lambda index: checkpoints[index].candidate),
+        (number("seed", drop_order=3), lambda index: str(checkpoints[index].seed)),
+        (number("score"), lambda index: Cell(f"{values[index]:.4f}", link=address(checkpoints[index], item.column))),
+        (number("95% interval"), lambda index: _ends(item, index)),
+        (number("best so far"), lambda index: f"{item.best_values[index]:.4f}"),
+        (name("new best"), lambda index: "yes" if item.is_best_so_far[index] else ""),
+        (number("evaluated (UTC)", drop_order=1), lambda index: minute_text(item.evaluated_s[index])),
+    )
+    return [Figure("Over time", caption, chart, legend), *warning, table]
 
 
 def _column_name(column: MatrixColumn) -> str:
@@ -261,7 +244,8 @@ def _column_name(column: MatrixColumn) -> str:
 
 
 def _direction(item: ColumnScores) -> str:
-    return f"{_unit(item.unit)}, {'more' if item.higher_is_better else 'less'} is better"
+    better = "more is better" if item.higher_is_better else "less is better"
+    return f"{_unit(item.unit)}; {better}; {number_of(item.num_items, 'item')}"
 
 
 def _checkpoint(matrix: BenchmarkMatrix, item: ColumnScores, address: Callable[[MatrixRow, MatrixColumn], str]) -> Cell:

@@ -1,4 +1,4 @@
-"""Benchmark scores over checkpoints: line by line with the best so far, and all checkpoints x all benchmarks."""
+"""Benchmark scores over checkpoints: all checkpoints x all benchmarks, and line by line with the best so far."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float64, Int
 from assay.records.benchmark import BenchmarkResult
-from assay.statistics.benchmark_history import BenchmarkHistory, BestOfMany, best_of_many, frontier
+from assay.statistics.benchmark_history import BestOfMany, best_of_many, frontier
 from assay.store.ledger.ledger import Ledger, parsed
 
 
@@ -28,24 +28,6 @@ class HistoryLine(BenchmarkResult):
     """The best score is not beyond that interval."""
     num_candidates: int | None = None
     """Checkpoints of the history among which the truly best is with 95% confidence."""
-
-
-def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:
-    """Return the results by benchmark and step."""
-    return [
-        HistoryLine(
-            **dict(point.result),
-            is_best_so_far=point.is_best_so_far,
-            best_value=point.best_value,
-            luckiest_low=best_of_many and best_of_many.low,
-            luckiest_high=best_of_many and best_of_many.high,
-            may_be_chance=best_of_many and best_of_many.may_be_chance,
-            num_candidates=best_of_many and best_of_many.num_candidates,
-        )
-        for history in histories
-        for best_of_many in [history.best_of_many]
-        for point in history.points
-    ]
 
 
 class MatrixRow(NamedTuple):
@@ -68,17 +50,19 @@ class MatrixColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnScores:
-    """All scores of a column, by the time of evaluation; arrays of equal length."""
+    """All scores of a column, of one run by step, of several by the time of evaluation; arrays of equal length."""
 
     column: MatrixColumn
     unit: str
     higher_is_better: bool
+    num_items: int
     rows: Int[np.ndarray, "score"]
     """Index of the checkpoint in the matrix."""
     values: Float64[np.ndarray, "score"]
     lows: Float64[np.ndarray, "score"]
     """NaN without an interval."""
     highs: Float64[np.ndarray, "score"]
+    evaluated_s: Float64[np.ndarray, "score"]
     best_values: Float64[np.ndarray, "score"]
     is_best_so_far: Bool[np.ndarray, "score"]
     best_of_many: BestOfMany | None
@@ -100,19 +84,25 @@ class BenchmarkMatrix:
 def benchmark_matrix(
     ledger: Ledger, *, benchmark: str | None = None, is_selected: Callable[[MatrixRow], bool] = lambda row: True
 ) -> BenchmarkMatrix:
-    """Return the scores of all selected checkpoints, of all benchmarks or of one.
-
-    The numbers are those of `benchmark_histories`, but records are read without validation.
-    """
+    """Return the scores of all selected checkpoints, of all benchmarks or of one; records are not validated."""
     query = "SELECT version_sha256, record FROM benchmark_results"
     with ledger.reading() as connection:
         if benchmark is None:
             found = connection.execute(query)
         else:
             found = connection.execute(f"{query} WHERE benchmark = :benchmark", {"benchmark": benchmark})
-    scores = [(version, parsed(_score, text)) for version, text in found]
-    rows = sorted(filter(is_selected, {score.row for _, score in scores}))
-    index = {row: at for at, row in enumerate(rows)}
+    return matrix_of([(version, parsed(score_row, text)) for version, text in found], is_selected)
+
+
+def matrix_of(
+    scores: Sequence[tuple[str, "ScoreRow"]], is_selected: Callable[[MatrixRow], bool] = lambda row: True
+) -> BenchmarkMatrix:
+    """Return the selected ones of scores, each with the digest of its benchmark's version."""
+    selected = sorted(filter(is_selected, {score.row for _, score in scores}))
+    # A suite of the recipe and one of a campaign may name the candidate of a checkpoint differently.
+    rows = list({row[:3]: row for row in reversed(selected)}.values())[::-1]
+    position = {row[:3]: at for at, row in enumerate(rows)}
+    index = {row: position[row[:3]] for row in selected}
     by_column: dict[tuple[str, str, bool], list[ScoreRow]] = defaultdict(list)
     for version, score in scores:
         if score.row in index:
@@ -123,6 +113,25 @@ def benchmark_matrix(
         for column in sorted(by_column)
     ]
     return BenchmarkMatrix(rows, columns)
+
+
+def history_lines(matrix: BenchmarkMatrix, results: Sequence[BenchmarkResult]) -> list[HistoryLine]:
+    """Return the results with scores in a matrix, benchmark by benchmark in its order."""
+    known = {(result.run_id, result.step, result.benchmark, result.version_sha256()): result for result in results}
+    return [
+        HistoryLine(
+            **dict(known[row.run_id, row.step, item.column.benchmark, item.column.version_sha256]),
+            is_best_so_far=bool(item.is_best_so_far[index]),
+            best_value=float(item.best_values[index]),
+            luckiest_low=best_of_many and best_of_many.low,
+            luckiest_high=best_of_many and best_of_many.high,
+            may_be_chance=best_of_many and best_of_many.may_be_chance,
+            num_candidates=best_of_many and best_of_many.num_candidates,
+        )
+        for item in matrix.columns
+        for best_of_many in [item.best_of_many]
+        for index, row in enumerate(matrix.rows[at] for at in item.rows)
+    ]
 
 
 def runs_of_campaign(ledger: Ledger, campaign: str) -> Callable[[str], bool]:
@@ -145,7 +154,7 @@ def last_scores(ledger: Ledger) -> list[tuple[str, "ScoreRow"]]:
         f"benchmark_results GROUP BY {key}) AS last USING ({key}, step) ORDER BY {key}"
     )
     with ledger.reading() as connection:
-        return [(version, parsed(_score, text)) for version, text in connection.execute(query)]
+        return [(version, parsed(score_row, text)) for version, text in connection.execute(query)]
 
 
 class ScoreRow(NamedTuple):
@@ -156,14 +165,15 @@ class ScoreRow(NamedTuple):
     unit: str
     higher_is_better: bool
     is_incomplete: bool
+    num_items: int
     evaluated_s: float
     value: float
     low: float | None
     high: float | None
 
 
-def _score(text: str, *, source: str) -> ScoreRow:
-    """Read a record without validation."""
+def score_row(text: str, *, source: str) -> ScoreRow:
+    """Read the record of a `BenchmarkResult` without validation."""
     tree = from_json(text)
     if tree["version"] != BenchmarkResult.version:
         tree = BenchmarkResult.from_tree(tree, source=source).to_tree()
@@ -173,6 +183,7 @@ def _score(text: str, *, source: str) -> ScoreRow:
         tree["unit"],
         tree["higher_is_better"],
         bool(tree["incomplete_reason"]),
+        tree["num_items"],
         tree["evaluated_s"],
         *(tree["score"][name] for name in ("value", "low", "high")),
     )
@@ -192,10 +203,12 @@ def _column(
         column=column,
         unit=scores[0].unit,
         higher_is_better=higher_is_better,
+        num_items=scores[0].num_items,
         rows=rows[order],
         values=values,
         lows=lows,
         highs=highs,
+        evaluated_s=times[order],
         best_values=best_values,
         is_best_so_far=is_best_so_far,
         best_of_many=best_of_many(values, lows, highs, higher_is_better=higher_is_better),

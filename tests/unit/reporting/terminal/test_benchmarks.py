@@ -11,7 +11,7 @@ from assay.reporting.documents.benchmarks import (
     results_document,
 )
 from assay.reporting.terminal.document import print_document
-from assay.statistics.benchmark_history import benchmark_histories
+from assay.reporting.views.benchmark_history import matrix_of, score_row
 from assay.training.methods.sft.config import NATS_PER_TOKEN
 
 LEAK = Contamination(
@@ -51,7 +51,8 @@ def test_the_loss_per_row_and_the_loss_per_token_have_two_names(capsys):
         unit="nats a token", higher_is_better=False, could_detect=None, device_s=0, evaluated_s=0,
         items_sha256="i",
     )  # fmt: skip
-    print_document(history_document(benchmark_histories([result]), device_s=0.0))
+    matrix = matrix_of([(result.version_sha256(), score_row(result.to_json(), source=""))])
+    print_document(history_document(matrix, device_s=0.0))
     print_document(results_document([result]))
     assert capsys.readouterr().out.count("loss per token") == 2
     assert NATS_PER_TOKEN.title == "loss per row" and NATS_PER_TOKEN.unit == result.unit
