@@ -1,13 +1,19 @@
-"""The common form of results imported from other evaluation tools."""
+"""The common form of results and suites imported from other evaluation tools."""
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from assay.base.errors import DataError
+import yaml
+
+from assay.base.config import LoadedConfig, validated
+from assay.base.errors import ConfigError, DataError
+from assay.evals.config import Suite
 from assay.evals.scorer import Identity
 from assay.scoring.grade import ItemFailure, ItemFailureKind
+from assay.scoring.json_lines import json_lines_text
 from assay.statistics.benchmark_items import ItemScore
 
 MEAN_TOLERANCE = 1e-6
@@ -28,6 +34,45 @@ class Imported(NamedTuple):
     """Items that the tool was to score; None if its log does not say."""
     incomplete_reason: str = ""
     """Why items are missing from the log; empty if it is complete as far as known."""
+
+
+class ImportedSuite(NamedTuple):
+    """A suite made from the definition of another tool."""
+
+    tree: dict[str, Any]
+    """As in a suite's file; its items are in `items.jsonl`."""
+    items: list[dict[str, Any]]
+    left_out: list[str]
+    """Sentences on parts of the definition that have no counterpart."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        graders: Iterable[tuple[str, Mapping[str, Any]]],
+        items: list[dict[str, Any]],
+        left_out: list[str],
+        *,
+        sampling: Mapping[str, Any],
+        source: Path,
+    ) -> Self:
+        """Return a suite with a benchmark for each grader. Raises `ConfigError` if a grader is not valid here."""
+        benchmarks = [
+            {"type": "generation", "name": plain_name(criterion), "items": "items.jsonl", "grader": grader}
+            | ({"sampling": {**sampling}} if sampling else {})
+            for criterion, grader in graders
+        ]
+        tree = {"name": plain_name(name), "benchmarks": benchmarks}
+        try:
+            validated(Suite, LoadedConfig(tree, {}))
+        except ConfigError as error:
+            raise ConfigError(f"{source}: its criteria give no valid suite: {error}") from error
+        return cls(tree, items, left_out)
+
+    def files(self) -> dict[str, str]:
+        """Return the content of the suite's files by name, the suite itself last."""
+        suite = yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True)
+        return {"items.jsonl": json_lines_text(self.items), "suite.yaml": suite}
 
 
 def as_allowed(imported: Imported, path: Path, *, is_partial_allowed: bool) -> Imported:

@@ -26,8 +26,8 @@ import yaml
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evals import inspect_log
-from assay.evals.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text, unscored
-from assay.evals.openai_eval import ForeignSuite, checked, objects_in, openai_suite, read_openai_eval
+from assay.evals.imported import MEAN_TOLERANCE, Imported, ImportedSuite, as_allowed, plain_name, short_text, unscored
+from assay.evals.openai_eval import objects_in, openai_suite, read_openai_eval
 from assay.evals.promptfoo import is_results, promptfoo_suite, read_promptfoo
 from assay.evals.scorer import Identity
 from assay.scoring.json_lines import json_lines, json_value
@@ -68,15 +68,15 @@ def read_files(paths: Sequence[Path], *, metric: str | None = None, is_partial_a
     return found
 
 
-def read_suite_definition(paths: Sequence[Path]) -> ForeignSuite:
+def read_suite_definition(paths: Sequence[Path]) -> ImportedSuite:
     """Return the suite that files of OpenAI's platform, or one of Promptfoo, define."""
     trees, source = [_tree(path) for path in paths], paths[0]
     with _laid_out(source):
         if hosted := list(objects_in(trees)):
-            return checked(openai_suite(hosted, source=source), source=source)
+            return openai_suite(hosted, source=source)
         config = trees[0].get("config") if is_results(trees[0]) else trees[0]
         if isinstance(config, Mapping) and "prompts" in config:
-            return checked(promptfoo_suite(config, source=source), source=source)
+            return promptfoo_suite(config, source=source)
     raise ConfigError(f"{source}: it defines no suite. Name objects of OpenAI's hosted evals, or a file of Promptfoo.")
 
 

@@ -8,17 +8,14 @@ keys that graders have here. The scores are those that the platform gave; the gr
 judges and its rules for white space are not known to be ours.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from assay.base.config import LoadedConfig, validated
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
-from assay.evals.config import Suite
-from assay.evals.imported import Imported, plain_name, short_text, unscored
+from assay.evals.imported import Imported, ImportedSuite, plain_name, short_text, unscored
 from assay.evals.scorer import Identity
 from assay.scoring.template import UnknownVariableError, render
 from assay.statistics.benchmark_items import ItemScore
@@ -26,20 +23,6 @@ from assay.statistics.benchmark_items import ItemScore
 OUTPUT_ITEM = "eval.run.output_item"
 _SAMPLING = {"temperature": "temperature", "top_p": "top_p", "seed": "seed", "max_completion_tokens": "max_tokens"}
 """The platform's key -> ours."""
-
-
-class ForeignSuite(NamedTuple):
-    """A suite made from the definition of another tool."""
-
-    tree: dict[str, Any]
-    """As in a suite's file; its items are in `items.jsonl`."""
-    items: list[dict[str, Any]]
-    left_out: list[str]
-    """Sentences on parts of the definition that have no counterpart."""
-
-    def item_lines(self) -> str:
-        """Return the content of `items.jsonl`."""
-        return "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in self.items)
 
 
 def objects_in(tree: Any) -> Iterator[Mapping[str, Any]]:
@@ -122,7 +105,7 @@ def _last_text(messages: Any) -> Any:
     return messages[-1].get("content") if isinstance(messages, list) and messages else None
 
 
-def openai_suite(found: Sequence[Mapping[str, Any]], *, source: Path) -> ForeignSuite:
+def openai_suite(found: Sequence[Mapping[str, Any]], *, source: Path) -> ImportedSuite:
     """Return the definition of the only eval as a suite whose items have the messages that the model was sent."""
     evals = [part for part in found if part["object"] == "eval"]
     if len(evals) != 1:
@@ -139,21 +122,13 @@ def openai_suite(found: Sequence[Mapping[str, Any]], *, source: Path) -> Foreign
     left_out += [
         f"sampling_params.{key} has no counterpart" for key in sampling if key not in _SAMPLING and sampling[key]
     ]
-    benchmarks = [
-        {
-            "type": "generation",
-            "name": plain_name(str(criterion["name"])),
-            "items": "items.jsonl",
-            "grader": {key: value for key, value in criterion.items() if value is not None and key != "id"},
-            "sampling": {
-                _SAMPLING[key]: value for key, value in sampling.items() if key in _SAMPLING and value is not None
-            },
-        }
+    graders = [
+        (str(criterion["name"]), {key: value for key, value in criterion.items() if value is not None and key != "id"})
         for criterion in evals[0]["testing_criteria"]
     ]
-    return ForeignSuite(
-        {"name": plain_name(str(evals[0].get("name") or evals[0]["id"])), "benchmarks": benchmarks}, items, left_out
-    )
+    ours = {_SAMPLING[key]: value for key, value in sampling.items() if key in _SAMPLING and value is not None}
+    name = str(evals[0].get("name") or evals[0]["id"])
+    return ImportedSuite.of(name, graders, items, left_out, sampling=ours, source=source)
 
 
 def _items(
@@ -188,12 +163,3 @@ def _text_of(content: Any) -> str:
     """Return the text of a message, which may be in parts."""
     parts = content if isinstance(content, list) else [content]
     return "".join(str(part.get("text", "")) if isinstance(part, Mapping) else str(part) for part in parts)
-
-
-def checked(suite: ForeignSuite, *, source: Path) -> ForeignSuite:
-    """Return the suite if its graders are valid here; raises `ConfigError` otherwise."""
-    try:
-        validated(Suite, LoadedConfig(suite.tree, {}))
-    except ConfigError as error:
-        raise ConfigError(f"{source}: its criteria give no valid suite: {error}") from error
-    return suite

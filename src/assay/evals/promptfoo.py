@@ -16,8 +16,7 @@ import yaml
 
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError, DataError
-from assay.evals.imported import Imported, plain_name, short_text, unscored
-from assay.evals.openai_eval import ForeignSuite
+from assay.evals.imported import Imported, ImportedSuite, plain_name, short_text, unscored
 from assay.evals.scorer import Identity
 from assay.statistics.benchmark_items import ItemScore
 
@@ -79,7 +78,7 @@ def _assertions(test: Mapping[str, Any]) -> list[Any]:
     return list(test.get("assert") or [])
 
 
-def promptfoo_suite(config: Mapping[str, Any], *, source: Path) -> ForeignSuite:
+def promptfoo_suite(config: Mapping[str, Any], *, source: Path) -> ImportedSuite:
     """Return a configuration with inline prompts and tests as a suite; each assertion is a benchmark."""
     prompts, tests, default = config.get("prompts") or [], config.get("tests"), config.get("defaultTest") or {}
     if not isinstance(tests, list) or any(not isinstance(test, Mapping) for test in tests) or not tests:
@@ -104,21 +103,20 @@ def promptfoo_suite(config: Mapping[str, Any], *, source: Path) -> ForeignSuite:
             assertions.append({**first, "value": f"{{{{ expected_{k} }}}}"})
     else:
         left_out.append("assertions that differ from test to test")
-    benchmarks = list(_benchmarks(assertions, left_out))
-    if not benchmarks:
+    graders = list(_graders(assertions, left_out))
+    if not graders:
         raise ConfigError(
             f"{source}: none of its assertions has a counterpart: {'; '.join(left_out) or 'there are none'}."
         )
-    return ForeignSuite(
-        {"name": plain_name(str(config.get("description") or source.stem)), "benchmarks": benchmarks}, items, left_out
-    )
+    name = str(config.get("description") or source.stem)
+    return ImportedSuite.of(name, graders, items, left_out, sampling={}, source=source)
 
 
 def _kinds(assertions: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [assertion.get("type") for assertion in assertions]
 
 
-def _benchmarks(assertions: Sequence[Mapping[str, Any]], left_out: list[str]) -> Iterator[dict[str, Any]]:
+def _graders(assertions: Sequence[Mapping[str, Any]], left_out: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for index, assertion in enumerate(assertions):
         kind = str(assertion.get("type"))
         reference = _VARIABLE.sub(r"{{ item.\1 }}", str(assertion.get("value", "")))
@@ -130,8 +128,7 @@ def _benchmarks(assertions: Sequence[Mapping[str, Any]], left_out: list[str]) ->
         else:
             left_out.append(f"assertion {index + 1}, of type '{kind}', has no counterpart: write it as a grader")
             continue
-        name = plain_name(str(assertion.get("metric") or f"{kind}-{index + 1}"))
-        yield {"type": "generation", "name": name, "items": "items.jsonl", "grader": grader}
+        yield str(assertion.get("metric") or f"{kind}-{index + 1}"), grader
 
 
 def _messages(prompt: Any, source: Path) -> list[Mapping[str, Any]]:

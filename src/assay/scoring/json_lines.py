@@ -1,9 +1,11 @@
-"""Reads JSON Lines files: items, samples and logs of other tools.
+"""JSON Lines files: items, samples and logs of other tools.
 
 Lines end at line feeds only: texts may contain U+2028 and U+0085, at which `splitlines` would split.
 """
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,11 @@ def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str
     if not found:
         raise DataError(f"{source}: no {of_what} in it.")
     return found
+
+
+def json_lines_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a line of JSON for each row."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def json_value(data: bytes) -> Any:

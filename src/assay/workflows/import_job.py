@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import TOKENIZER_FILE
-from assay.evals.config import Suite
+from assay.evals.imported import ImportedSuite
 from assay.evals.openai_eval import OUTPUT_ITEM, objects_in
-from assay.scoring.json_lines import json_lines, json_value
+from assay.scoring.json_lines import json_lines, json_lines_text, json_value
 from assay.serving.api_error import ApiError
 from assay.serving.base_models import (
     BaseModelConfig,
@@ -89,7 +88,7 @@ def import_job(
         raise ConfigError(f"{out / RECIPE_FILE}: exists already. Name another folder.")
     out.mkdir(parents=True, exist_ok=True)
     rows_file = out / "rows.jsonl"
-    rows_file.write_text(_lines(rows), encoding="utf-8")
+    rows_file.write_text(json_lines_text(rows), encoding="utf-8")
     config = BuildConfig(
         tokenizer=str(model / TOKENIZER_FILE),
         format=method.format,
@@ -101,7 +100,8 @@ def import_job(
     manifest = build_dataset([rows_file], out / "dataset", config, name=str(job.get("id", "job")))
     recipe = _recipe(out / "dataset", model, job, requested, has_validation=bool(held_out))
     if items:
-        _write_suite(out, items, requested.grader, notes)
+        for name, text in _suite(job_file, items, requested.grader, notes).files().items():
+            (out / name).write_text(text, encoding="utf-8")
     (out / RECIPE_FILE).write_text(recipe, encoding="utf-8")
     return ImportedJob(manifest.num_rows, len(items), notes)
 
@@ -113,10 +113,6 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 def _row(row: dict[str, Any], method: ServedMethod, *, is_held_out: bool) -> dict[str, Any]:
     """Return a row of the dataset; graders get the job's row as `item`."""
     return {**({"item": row} if method.format == "prompts" else {}), **row, HELD_OUT: is_held_out}
-
-
-def _lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _requested(job_file: Path, job: Mapping[str, Any], notes: list[str]) -> RequestedMethod:
@@ -247,7 +243,10 @@ def _items(
     yield from compared
 
 
-def _write_suite(out: Path, items: list[dict[str, Any]], grader: Mapping[str, Any] | None, notes: list[str]) -> None:
+def _suite(
+    job_file: Path, items: list[dict[str, Any]], grader: Mapping[str, Any] | None, notes: list[str]
+) -> ImportedSuite:
+    """Return a suite that grades the new model's answers, if possible against the recorded ones."""
     graders = {"closeness": _SIMILAR, "equal": _SAME} if grader is None else {"reward": dict(grader)}
     first = next(iter(graders))
     if "old_answer" in items[0]:
@@ -257,15 +256,8 @@ def _write_suite(out: Path, items: list[dict[str, Any]], grader: Mapping[str, An
             notes.append(f"recorded answers are not compared: the job's grader is of type {graders[first]['type']}")
     # An answer has at most as many tokens as bytes; more room might not fit the model's context.
     texts = [str(item[key]) for item in items for key in ("reference", "old_answer") if key in item]
-    sampling = {"sampling": {"max_tokens": max(16, *(len(text.encode()) for text in texts))}} if texts else {}
-    benchmarks = [
-        {"type": "generation", "name": name, "items": "items.jsonl", "grader": chosen, **sampling}
-        for name, chosen in graders.items()
-    ]
-    tree = {"name": "replacement", "benchmarks": benchmarks}
-    validated(Suite, LoadedConfig(tree, {}))
-    (out / "items.jsonl").write_text(_lines(items), encoding="utf-8")
-    (out / "suite.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    sampling = {"max_tokens": max(16, *(len(text.encode()) for text in texts))} if texts else {}
+    return ImportedSuite.of("replacement", graders.items(), items, notes, sampling=sampling, source=job_file)
 
 
 def _against_old(grader: dict[str, Any]) -> dict[str, Any] | None:

@@ -353,16 +353,14 @@ def import_(
 
 def _write_suite(files: tuple[Path, ...], folder: Path) -> None:
     """Write the suite that the files define: suite.yaml and items.jsonl."""
-    import yaml
-
     from assay.evals.imports import read_suite_definition
     from assay.reporting.documents.render import write_file
 
     suite = read_suite_definition(files)
     if (folder / "suite.yaml").exists():
         raise ConfigError(f"{folder / 'suite.yaml'}: exists already. Name another folder.")
-    write_file(folder / "items.jsonl", suite.item_lines())
-    write_file(folder / "suite.yaml", yaml.safe_dump(suite.tree, sort_keys=False, allow_unicode=True))
+    for name, text in suite.files().items():
+        write_file(folder / name, text)
     for text in suite.left_out:
         click.secho(f"left out: {text}", err=True, fg="yellow")
     click.echo(f"wrote {folder / 'suite.yaml'} with {len(suite.items):,} items", err=True)
