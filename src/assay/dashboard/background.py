@@ -25,6 +25,11 @@ class Computed(NamedTuple, Generic[ValueT]):
     is_current: bool = False
     """Whether value or error follow from the present inputs."""
 
+    @property
+    def retry_s(self) -> float | None:
+        """When a browser without scripts loads the page again: soon, if this is the first computation."""
+        return 3.0 if self.value is None and not self.error else None
+
 
 class _Entry(NamedTuple):
     computed: Computed[object]

@@ -27,7 +27,6 @@ def coverage_page(dashboard: Dashboard, visit: Visit) -> Page:
     known = followed_coverages(dashboard.home)
     found = [(followed, _latest(dashboard, followed)) for followed in known]
     sections = [Section(followed.file.name, _blocks(computed)) for followed, computed in found]
-    is_pending = any(computed.value is None and not computed.error for _, computed in found)
     return Page(
         document=Document(
             title="Coverage",
@@ -40,7 +39,7 @@ def coverage_page(dashboard: Dashboard, visit: Visit) -> Page:
         ),
         area="Coverage",
         topics=("followed", "runs", "minute", *(f"computed:{_task(followed)}" for followed in known)),
-        retry_s=3.0 if is_pending else None,
+        retry_s=next(filter(None, (computed.retry_s for _, computed in found)), None),
     )
 
 

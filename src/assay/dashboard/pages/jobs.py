@@ -49,6 +49,12 @@ STATUSES = ("validating_files", "queued", "running", "pausing", "paused", "in_pr
             "cancelling", "succeeded", "completed", "failed", "expired", "cancelled", "canceled")  # fmt: skip
 
 
+NOTHING = (
+    "The API of {folder} has accepted nothing yet. Point a client of OpenAI's API at /v1 of this server; 'assay serve "
+    "worker' executes what it sends."
+)
+
+
 class Accepted(NamedTuple):
     """A job, an eval run or a batch as the API shows it."""
 
@@ -66,6 +72,10 @@ class Accepted(NamedTuple):
     @property
     def status(self) -> str:
         return str(self.shape["status"])
+
+    @property
+    def tone(self) -> Tone:
+        return TONES.get(self.status, "open")
 
     @property
     def queue(self) -> Mapping[str, Any]:
@@ -93,15 +103,12 @@ class Accepted(NamedTuple):
         """Return the one reason why it waits."""
         return str(self.queue.get("blocked_by") or self.shape["x_assay"].get("blocked_by") or "")
 
-    def row_of_queue(self) -> tuple[int, str]:
-        """Return what sorts the queue."""
-        return self.queue["position"] or 1 << 30, self.resource_id
-
 
 def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the queue, and the list of all that was accepted, newest first."""
     api, reader = dashboard.api, visit.reader
-    kind, status, project = _filters_of(dashboard, visit)
+    kind, status = visit.choice("kind", list(KINDS.values())), visit.choice("status", STATUSES)
+    project = visit.choice("project", projects_of(api, reader))
     projects = [project] if project else projects_of(api, reader)
     page_number = visit.page_number()
     found = _newest(api, projects, kind)
@@ -109,7 +116,8 @@ def jobs_page(dashboard: Dashboard, visit: Visit) -> Page:
     shown = list(islice(matching, (page_number - 1) * PER_PAGE, page_number * PER_PAGE + 1))
     now_s = dashboard.clock.now_s()
     waiting = [line for line in open_jobs(api, projects) if line.queue]
-    blocks = [TitledTable("", "", _table(shown[:PER_PAGE], reader, now_s))] if shown else [_nothing(dashboard, visit)]
+    nothing = "Nothing matches." if visit.query else NOTHING.format(folder=dashboard.home.folder)
+    blocks = [TitledTable("", "", _table(shown[:PER_PAGE], reader, now_s)) if shown else Paragraph(nothing)]
     links = [(visit.with_query(page=page_number + 1), "older")] if len(shown) > PER_PAGE else []
     return Page(
         document=Document(
@@ -229,17 +237,8 @@ def open_jobs(api: AppState, projects: list[str]) -> Iterator[Accepted]:
             yield Accepted(state.created.project, _shape(api, state))
 
 
-def _filters_of(dashboard: Dashboard, visit: Visit) -> tuple[str, str, str]:
-    kind, status = visit.choice("kind", list(KINDS.values())), visit.choice("status", STATUSES)
-    return kind, status, visit.choice("project", projects_of(dashboard.api, visit.reader))
-
-
 def _link(accepted: Accepted) -> Cell:
     return Cell(accepted.resource_id, link=path_to("jobs", accepted.resource_id))
-
-
-def _status(accepted: Accepted) -> Cell:
-    return Cell(accepted.status.replace("_", " "), TONES.get(accepted.status, "open"))
 
 
 def _hours(accepted: Accepted) -> str:
@@ -248,16 +247,15 @@ def _hours(accepted: Accepted) -> str:
 
 def queue_table(waiting: list[Accepted]) -> TitledTable:
     """Return the jobs that wait, each with its place and the one reason."""
-    return TitledTable.of(
-        "",
-        "Jobs that wait, in the order in which they are launched.",
-        sorted(waiting, key=Accepted.row_of_queue)[:PER_PAGE],
+    table = Table.of(
+        sorted(waiting, key=lambda line: (line.queue["position"] or 1 << 30, line.resource_id))[:PER_PAGE],
         (name("job"), _link),
         (number("place"), lambda line: str(line.queue["position"] or "")),
         (name("project"), lambda line: line.project),
         ("waits because", Accepted.reason),
-        (number("finish (UTC)"), lambda line: _time(line.shape.get("estimated_finish"))),
+        (number("expected finish (UTC)"), lambda line: _time(line.shape.get("estimated_finish"))),
     )
+    return TitledTable("", "Jobs that wait, in the order in which they are launched.", table.without_empty_columns())
 
 
 def _table(lines: list[Accepted], reader: Reader, now_s: float) -> Table:
@@ -266,7 +264,7 @@ def _table(lines: list[Accepted], reader: Reader, now_s: float) -> Table:
         (name("id"), _link),
         (name("kind"), lambda line: line.kind),
         (name("project"), lambda line: line.project if reader.sees_all else ""),
-        (name("status"), _status),
+        (name("status"), lambda line: Cell(line.status.replace("_", " "), line.tone)),
         ("content", lambda line: one_line(line.content())),
         (number("progress"), Accepted.progress),
         (number("device-hours"), _hours),
@@ -274,15 +272,6 @@ def _table(lines: list[Accepted], reader: Reader, now_s: float) -> Table:
         (number("age"), lambda line: age_text(now_s - line.shape["created_at"])),
         ("error", lambda line: _error(line.shape)),
     ).without_empty_columns()
-
-
-def _nothing(dashboard: Dashboard, visit: Visit) -> Paragraph:
-    if visit.query:
-        return Paragraph("Nothing matches.")
-    return Paragraph(
-        f"The API of {dashboard.home.folder} has accepted nothing yet. Point a client of OpenAI's API at /v1 of this "
-        "server; 'assay serve worker' executes what it sends."
-    )
 
 
 def _time(at_s: float | None) -> str:
@@ -306,7 +295,7 @@ def _verdict(accepted: Accepted) -> Verdict:
     ]
     sentence = "; ".join(part for part in parts if part) or accepted.content()
     return Verdict(
-        TONES.get(accepted.status, "open"),
+        accepted.tone,
         accepted.status.replace("_", " "),
         f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}.",
     )
@@ -342,33 +331,22 @@ def _sections(api: AppState, state: JobState, accepted: Accepted, visit: Visit) 
     events, older = _events(api, state, visit)
     checkpoints = [checkpoint_object(state, checkpoint) for checkpoint in reversed(state.usable_checkpoints)]
     table = Table.of(
-        events,
-        (number("at (UTC)"), lambda event: utc_text(event["created_at"])),
-        (name("level"), lambda event: Cell(event["level"], "bad" if event["level"] == "error" else None)),
-        ("message", lambda event: one_line(event["message"])),
+        checkpoints[:PER_PAGE],
+        (number("step"), lambda found: f"{found['step_number']:,}"),
+        (name("model"), lambda found: found["fine_tuned_model_checkpoint"]),
+        (
+            "metrics",
+            lambda found: ", ".join(f"{key}={value:.4g}" for key, value in found["metrics"].items() if key != "step"),
+        ),
     )
     return [
         Section("Request", [FactList(facts)]),
-        Section("Events", [TitledTable("", "Newest first.", table), *older]),
-        Section(
-            "Checkpoints",
-            [
-                TitledTable.of(
-                    "",
-                    "",
-                    checkpoints[:PER_PAGE],
-                    (number("step"), lambda found: f"{found['step_number']:,}"),
-                    (name("model"), lambda found: found["fine_tuned_model_checkpoint"]),
-                    ("metrics", lambda found: _metrics(found["metrics"])),
-                )
-                if checkpoints
-                else Paragraph("None yet.")
-            ],
-        ),
+        Section("Events", [TitledTable("", "Newest first.", events), *older]),
+        Section("Checkpoints", [TitledTable("", "", table) if checkpoints else Paragraph("None yet.")]),
     ]
 
 
-def _events(api: AppState, state: JobState, visit: Visit) -> tuple[list[dict[str, Any]], list[Paragraph]]:
+def _events(api: AppState, state: JobState, visit: Visit) -> tuple[Table, list[Paragraph]]:
     """Return a page of events, and the link to older ones."""
     after = visit.query.get("after")
     cursor = None if after is None else event_cursor(state, after)
@@ -376,13 +354,14 @@ def _events(api: AppState, state: JobState, visit: Visit) -> tuple[list[dict[str
         raise PageError(400, f"after={after}: expected the id of an event of this job.")
     found = list(islice(newest_events(state, api.jobs.log(state.created.job_id).entry, cursor), PER_PAGE + 1))
     events = [event_object(event) for event in found[:PER_PAGE]]
-    if len(found) <= PER_PAGE:
-        return events, []
-    return events, [Paragraph(Cell("older events", link=visit.with_query(after=events[-1]["id"])))]
-
-
-def _metrics(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value:.4g}" for key, value in values.items() if key != "step")
+    table = Table.of(
+        events,
+        (number("at (UTC)"), lambda event: utc_text(event["created_at"])),
+        (name("level"), lambda event: Cell(event["level"], "bad" if event["level"] == "error" else None)),
+        ("message", lambda event: one_line(event["message"])),
+    )
+    older = Cell("older events", link=visit.with_query(after=events[-1]["id"])) if len(found) > PER_PAGE else None
+    return table, [] if older is None else [Paragraph(older)]
 
 
 def _sources(accepted: Accepted) -> str:

@@ -32,6 +32,8 @@ from assay.reporting.document import (
     Figure,
     Paragraph,
     Section,
+    Table,
+    Text,
     TitledTable,
     Verdict,
     name,
@@ -83,17 +85,16 @@ class ProgramState(NamedTuple):
 def programs_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return all known programs with their forecasts."""
     found = [(followed, program_state(dashboard, followed)) for followed in followed_programs(dashboard.home)]
-    table = TitledTable.of(
-        "",
+    caption = (
         "By simulation from today: the day of the decision in half of all cases, the probability of a decision by the "
-        "deadline, that of spending more than the budget, and what was spent of it.",
-        found,
-        (name("program"), lambda pair: Cell(pair[0].name, link=path_to("programs", pair[0].name))),
-        ("status", lambda pair: _word(pair[1])),
-        *((heading, lambda pair, at=at: _facts_of(pair[1])[at]) for at, heading in enumerate(FACTS)),
+        "deadline, that of spending more than the budget, and what was spent of it."
     )
+    rows: list[Sequence[Text]] = [
+        (Cell(followed.name, link=path_to("programs", followed.name)), _word(computed), *_facts_of(computed))
+        for followed, computed in found
+    ]
+    table = TitledTable("", caption, Table((name("program"), "status", *FACTS), rows))
     nothing = Paragraph(NO_PROGRAMS.format(folder=dashboard.home.folder))
-    is_first = any(computed.value is None and not computed.error for _, computed in found)
     return Page(
         document=Document(
             title="Programs",
@@ -104,7 +105,7 @@ def programs_page(dashboard: Dashboard, visit: Visit) -> Page:
         ),
         area="Programs",
         topics=("followed", "minute", *(f"computed:{program_task(followed.name)}" for followed, _ in found)),
-        retry_s=3.0 if is_first else None,
+        retry_s=next(filter(None, (computed.retry_s for _, computed in found)), None),
     )
 
 
@@ -117,12 +118,11 @@ def program_page(dashboard: Dashboard, visit: Visit) -> Page:
             404, f"no program '{program}' is known in {dashboard.home.folder}. 'assay plan status' adds one."
         )
     computed = program_state(dashboard, followed)
-    is_first = computed.value is None and not computed.error
     return Page(
         document=_document(followed, computed),
         area="Programs",
         topics=("followed", "minute", f"computed:{program_task(followed.name)}"),
-        retry_s=3.0 if is_first else None,
+        retry_s=computed.retry_s,
     )
 
 
