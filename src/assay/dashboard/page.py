@@ -47,7 +47,7 @@ class PageError(AssayError):
 
 
 class Filter(NamedTuple):
-    """A field of the form above a page; its value stands in the page's address."""
+    """A field of the form under a page's title; its value stands in the page's address."""
 
     name: str
     label: str
