@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from assay.statistics.benchmark_items import ItemScore, items_bytes, items_table
 from assay.store.home import Home
 from assay.store.ledger import tables
 from assay.store.ledger.ledger import upsert
+from metric_runs import metric_run
 from unit.dashboard.conftest import Site
 
 HOSTILE = "<script>alert(1)</script>/../é"
@@ -71,6 +73,26 @@ def test_numbers_of_the_pages_are_those_of_the_command(site: Site) -> None:
     one = site.browser.get("/benchmarks/sums?run=b").text
     of_run = printed(home, "eval", "history", "b", "--benchmark", "sums")
     assert f"{of_run[-1]['best_value']:.4f}" in one and "by luck alone" in one and "may be luck" in one
+
+
+def test_a_checkpoint_is_one_row_whatever_its_suites_call_it_and_links_to_its_run(site: Site) -> None:
+    home = site.dashboard.home
+    metric_run(home, "known", 0)
+    put(home, [scored("known", 5, "sums", 0.5), scored("known", 5, "facts", 0.6, candidate="baseline"),
+               scored("a-model", 5, "sums", 0.4)])  # fmt: skip
+    page = site.browser.get("/benchmarks").text
+    assert "2 checkpoints on 2 benchmarks" in page
+    assert page.count('href="/runs/known"') == 1 and "/runs/a-model" not in page, "a model is no run"
+    assert '<a href="/runs/known">' in site.browser.get("/benchmarks/sums").text
+    only = site.browser.get("/benchmarks?candidate=baseline").text
+    assert "1 checkpoint on 1 benchmark" in only and ">facts<" in only
+
+
+def test_the_filters_stand_under_the_title_and_stay_as_typed(site: Site) -> None:
+    put(site.dashboard.home, [scored("a", 1, "sums", 0.5)])
+    page = site.browser.get("/benchmarks").text
+    assert page.index('id="page"') < page.index("<h1>") < page.index('id="filters"') < page.index("<main>")
+    assert re.search(r'<form[^>]* id="filters"[^>]* data-live>', page), "a fetch of the page leaves the form alone"
 
 
 def test_a_campaign_shows_its_own_runs_only_on_the_page_and_on_the_command_line(site: Site) -> None:

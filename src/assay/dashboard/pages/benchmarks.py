@@ -23,7 +23,7 @@ def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return all checkpoints on all benchmarks."""
     with dashboard.ledger() as ledger:
         filters, is_selected = _selection(ledger, visit)
-        matrix = benchmark_matrix(ledger, is_selected=is_selected)
+        matrix, run_address = benchmark_matrix(ledger, is_selected=is_selected), _run_address(ledger)
     if not matrix.rows:
         return _empty_page(filters)
     shown, links = visit.rows_of_page(len(matrix.rows), CHECKPOINTS)
@@ -33,6 +33,7 @@ def benchmarks_page(dashboard: Dashboard, visit: Visit) -> Page:
         shown=shown,
         column_address=lambda column: _column_address(column, visit),
         address=lambda row, column: _result_address(row, column, is_only=is_only),
+        run_address=run_address,
         links=links,
         campaign=visit.query.get("campaign", ""),
     )
@@ -45,6 +46,7 @@ def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
     with dashboard.ledger() as ledger:
         filters, is_selected = _selection(ledger, visit)
         matrix = benchmark_matrix(ledger, benchmark=benchmark, is_selected=is_selected)
+        run_address = _run_address(ledger)
     version, is_incomplete = visit.query.get("version", ""), visit.query.get("incomplete", "")
     found = [
         item
@@ -65,6 +67,7 @@ def benchmark_page(dashboard: Dashboard, visit: Visit) -> Page:
         item,
         shown=shown,
         address=lambda row, column: _result_address(row, column, is_only=len(matrix.columns) == 1),
+        run_address=run_address,
         links=[*links, *others, ("/benchmarks", "all benchmarks")],
         campaign=visit.query.get("campaign", ""),
     )
@@ -77,6 +80,7 @@ def result_page(dashboard: Dashboard, visit: Visit) -> Page:
     with dashboard.ledger() as ledger:
         result = newest_result(ledger, *named, version=visit.query.get("version", ""))
         suites = list(_suites(ledger, result.run_id))
+        of_run = [(address, f"run {result.run_id}")] if (address := _run_address(ledger)(result.run_id)) else []
     which = visit.choice("show", WHICH, "all")
     items = result_items(dashboard.home.run_dir(result.run_id), result, which)
     if item_id := visit.query.get("item", ""):
@@ -93,7 +97,7 @@ def result_page(dashboard: Dashboard, visit: Visit) -> Page:
         num_items=len(items),
         address=lambda item: visit.with_query(item=item.item_id, page=1),
         evaluate=_command(result, suites),
-        links=[*links, (path_to("benchmarks", result.benchmark), f"{result.benchmark} on all checkpoints")],
+        links=[*links, *of_run, (path_to("benchmarks", result.benchmark), f"{result.benchmark} on all checkpoints")],
     )
     filters = [Filter("show", "Items", which, [(name, name) for name in WHICH])]
     return Page(document=document, area="Benchmarks", filters=filters)
@@ -140,6 +144,12 @@ def _column_address(column: MatrixColumn, visit: Visit) -> str:
     fixed = {key: value for key, value in visit.query.items() if key in FILTERS and value}
     own = {"version": column.version_sha256[:12], **({"incomplete": "1"} if column.is_incomplete else {})}
     return f"{path_to('benchmarks', column.benchmark)}?{urlencode({**fixed, **own})}"
+
+
+def _run_address(ledger: Ledger) -> Callable[[str], str]:
+    """Return the function that gives the page of a run; empty for a model that no run of this home trained."""
+    known = set(ledger.run_ids())
+    return lambda run_id: path_to("runs", run_id) if run_id in known else ""
 
 
 def _result_address(row: MatrixRow, column: MatrixColumn, *, is_only: bool) -> str:

@@ -29,6 +29,7 @@ def checkpoints_page(dashboard: Dashboard, visit: Visit) -> Page:
     queue, why_not = _queue(dashboard, run_id)
     states = {commit.step: "" for commit in commits} if queue is None else _states(queue, commits)
     counts = {commit.step: sum(result.step == commit.step for result in results) for commit in commits}
+    scores = f"/benchmarks?run={quote(run_id, safe='')}" if results else ""
     table = TitledTable.of(
         "",
         "",
@@ -36,19 +37,19 @@ def checkpoints_page(dashboard: Dashboard, visit: Visit) -> Page:
         (number("step"), lambda commit: f"{commit.step:,}"),
         (name("committed (UTC)"), lambda commit: minute_text(commit.committed_s)),
         (name("weights"), lambda commit: commit.weights_digest[:12]),
-        (number("benchmark results"), lambda commit: f"{counts[commit.step]:,}"),
-        (name("evaluation"), lambda commit: states[commit.step]),
+        (number("benchmark results"), lambda commit: Cell(f"{counts[commit.step]:,}", link=scores)),
+        (name("evaluation"), lambda commit: states[commit.step] or "—"),
     )
     suite = queue.config.suite if queue is not None else "SUITE.yaml"
     commands = Commands(
         [
-            ("evaluate what is due and requested", f"assay eval work {run_id}{'' if queue else ' --suite SUITE.yaml'}"),
-            ("evaluate all commits on another suite", f"assay eval work {run_id} --suite SUITE.yaml"),
+            *([("evaluate what is due and requested", f"assay eval work {run_id}")] if queue else []),
+            ("evaluate all commits on a suite", f"assay eval work {run_id} --suite SUITE.yaml"),
             ("import scores of other tools", f"assay eval import FILES --run-id {run_id} --step STEP"),
         ]
     )
     blocks = [table] if commits else [Paragraph("No checkpoint yet.")]
-    more = [Paragraph(f"The recipe's suite: {suite}." if queue is not None else why_not), commands]
+    more = [Paragraph(f"The recipe's suite: {suite}." if queue else f"{why_not[:1].upper()}{why_not[1:]}"), commands]
     sections = [Section("", blocks), Section("Add scores at any time", more)]
     waiting = [str(step) for step, state in states.items() if queue is not None and state == NOT_REQUESTED]
     here = path_to("runs", run.run_id)
@@ -59,7 +60,7 @@ def checkpoints_page(dashboard: Dashboard, visit: Visit) -> Page:
             sections=sections,
             footer=f"The same as JSON: assay runs show {run_id} --json"
             + (f"; assay eval history {run_id} --json" if results else ""),
-            links=[(here, f"run {run_id}"), (f"/benchmarks?run={quote(run_id, safe='')}", "its scores")],
+            links=[(here, f"run {run_id}"), *([(scores, "its scores")] if scores else [])],
         ),
         area="Runs",
         topics=(f"run:{run_id}",),

@@ -110,13 +110,14 @@ def matrix_document(
     shown: range,
     column_address: Callable[[MatrixColumn], str] = lambda column: "",
     address: Callable[[MatrixRow, MatrixColumn], str] = lambda row, column: "",
+    run_address: Callable[[str], str] = lambda run_id: "",
     links: Sequence[tuple[str, str]] = (),
     campaign: str = "",
 ) -> Document:
     """Return the best score of each benchmark with its uncertainty, a heat map, and the scores of some checkpoints.
 
-    `shown`: the checkpoints with a row in the table. `column_address` and `address`: of a benchmark's page and of a
-    result's. `campaign`: whose checkpoints alone are in the matrix."""
+    `shown`: the checkpoints with a row in the table. `column_address`, `address` and `run_address`: of the pages of a
+    benchmark, a result and a run. `campaign`: whose checkpoints alone are in the matrix."""
     counts = f"{number_of(len(matrix.rows), 'checkpoint')} on {number_of(len(matrix.columns), 'benchmark')}"
     label = f"Heat map of {counts}: darker is better, each benchmark by itself"
     heat_map = Figure(
@@ -136,12 +137,12 @@ def matrix_document(
         (number("best"), lambda item: f"{item.values[item.best]:.4f}"),
         (number("95% interval"), lambda item: _ends(item, item.best)),
         (name("checkpoint"), lambda item: _checkpoint(matrix, item, address)),
-        (number("best of equals, by luck"), lambda item: _best_ends(item.best_of_many)),
+        (number("luck alone reaches"), lambda item: _best_ends(item.best_of_many)),
         (name("is it the best?"), lambda item: _best_cell(item.best_of_many)),
         ("unit", _direction),
     )
     sections = [Section("Best scores", [best]), Section("All checkpoints", [heat_map], pages_only=True)]
-    sections.append(Section("Scores", [TitledTable("", "", _scores_table(matrix, shown, address))]))
+    sections.append(Section("Scores", [TitledTable("", "", _scores_table(matrix, shown, address, run_address))]))
     footer = f"The same as JSON: {_history_command(matrix, campaign=campaign)}"
     return Document(
         title="Benchmarks", kind="benchmarks", subtitle=counts, sections=sections, footer=footer, links=links
@@ -160,6 +161,7 @@ def _scores_table(
     matrix: BenchmarkMatrix,
     shown: range,
     address: Callable[[MatrixRow, MatrixColumn], str],
+    run_address: Callable[[str], str],
 ) -> Table:
     cells: dict[tuple[int, int], Text] = {}
     for at, item in enumerate(matrix.columns):
@@ -169,10 +171,8 @@ def _scores_table(
                 cells[row, at] = Cell(f"{item.values[index]:.4f}{_half_width(item, index)}", link=link)
     header = (name("run"), number("step"), *(number(_column_name(item.column)) for item in matrix.columns))
     columns = range(len(matrix.columns))
-    rows = [
-        (matrix.rows[row].run_id, f"{matrix.rows[row].step:,}", *(cells.get((row, at), "·") for at in columns))
-        for row in shown
-    ]
+    heads = [(_run_cell(matrix.rows[row], run_address), f"{matrix.rows[row].step:,}") for row in shown]
+    rows = [(*head, *(cells.get((row, at), "·") for at in columns)) for head, row in zip(heads, shown, strict=True)]
     return Table(header, rows)
 
 
@@ -182,6 +182,7 @@ def benchmark_document(
     *,
     shown: range,
     address: Callable[[MatrixRow, MatrixColumn], str],
+    run_address: Callable[[str], str] = lambda run_id: "",
     links: Sequence[tuple[str, str]] = (),
     campaign: str = "",
 ) -> Document:
@@ -198,7 +199,7 @@ def benchmark_document(
         kind="benchmark",
         subtitle=_direction(item),
         tiles=tiles,
-        sections=[Section("", _scores(matrix, item, shown, address))],
+        sections=[Section("", _scores(matrix, item, shown, address, run_address))],
         footer=f"The same as JSON: {_history_command(matrix, campaign=campaign, benchmark=item.column.benchmark)}",
         links=links,
     )
@@ -209,6 +210,7 @@ def _scores(
     item: ColumnScores,
     shown: range | None = None,
     address: Callable[[MatrixRow, MatrixColumn], str] = lambda row, column: "",
+    run_address: Callable[[str], str] = lambda run_id: "",
 ) -> list[Block]:
     """Return the curve of a benchmark's scores, whether the best one is luck, and a table of those shown, or of all."""
     checkpoints = [matrix.rows[row] for row in item.rows]
@@ -226,7 +228,7 @@ def _scores(
         "Scores",
         "",
         range(len(values)) if shown is None else shown,
-        (name("run", drop_order=2), lambda index: checkpoints[index].run_id),
+        (name("run", drop_order=2), lambda index: _run_cell(checkpoints[index], run_address)),
         (number("step"), lambda index: f"{checkpoints[index].step:,}"),
         (name("candidate", drop_order=4), lambda index: checkpoints[index].candidate),
         (number("seed", drop_order=3), lambda index: str(checkpoints[index].seed)),
@@ -237,6 +239,10 @@ def _scores(
         (number("evaluated (UTC)", drop_order=1), lambda index: minute_text(item.evaluated_s[index])),
     )
     return [Figure("Over time", caption, chart, legend), *warning, table]
+
+
+def _run_cell(row: MatrixRow, address: Callable[[str], str]) -> Cell:
+    return Cell(row.run_id, link=address(row.run_id))
 
 
 def _column_name(column: MatrixColumn) -> str:

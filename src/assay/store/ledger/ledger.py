@@ -214,10 +214,13 @@ class Ledger:
 
     def run(self, id_or_prefix: str) -> Run:
         """Return the run with this id or unique prefix. Raises `ConfigError` with suggestions otherwise."""
-        with self.reading() as connection:
-            known = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs")]
-        (run,) = self._records(Run.from_json, tables.runs, match_run_id(id_or_prefix, known))
+        (run,) = self._records(Run.from_json, tables.runs, match_run_id(id_or_prefix, self.run_ids()))
         return self._located(run)
+
+    def run_ids(self) -> list[str]:
+        """Return the ids of all recorded runs."""
+        with self.reading() as connection:
+            return [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs")]
 
     def has_run(self, run_id: str) -> bool:
         """Return whether this run is recorded."""
