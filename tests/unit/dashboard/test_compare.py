@@ -1,6 +1,8 @@
 """Runs grouped by recipe, compared over all seeds; columns, baseline, tags and notes of the list of runs."""
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,14 @@ from click.testing import CliRunner
 
 from assay.base.clock import SystemClock
 from assay.cli.main import cli
-from assay.reporting.views.runs.run_groups import GroupScore, RunGroup, best_of_groups, group_curves, run_groups
+from assay.reporting.views.runs.run_groups import (
+    GroupScore,
+    RunGroup,
+    best_of_groups,
+    group_curves,
+    group_title,
+    run_groups,
+)
 from assay.reporting.views.runs.run_list import current_summaries
 from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
@@ -51,6 +60,7 @@ def test_numbers_of_the_comparison_are_those_of_the_command(compared: Site, home
             estimate = score["estimate"]
             assert f"{estimate['value']:.4f} [{estimate['low']:.4f}, {estimate['high']:.4f}]" in page
     assert set(groups[0]["patch"]) == {"trainer.optimizer.learning_rate"} and "1e-05" in page and "2e-05" in page
+    assert "assay decide compare grpo-000-s1 grpo-001-s0" in page, "the runs that the reader named"
     for heading in ("Curves", "Scores and cost", "What the recipes change", "grpo-000-s1"):
         assert heading in page
 
@@ -123,6 +133,18 @@ def test_runs_are_grouped_with_a_pinned_baseline(compared: Site, home: Home) -> 
     assert first < second and "3 recipes" in page
     key = printed(home, "runs", "groups", "grpo-000-s0")[0]["key"]
     assert f'href="/compare?group={key}"' in page
+    link = re.search(r'href="(/compare[^"]*)">compare these recipes', page)
+    assert link and "3 recipes" in compared.browser.get(unescape(link[1])).text
+    assert 'href="/runs?group=recipe&amp;page=1">by recipe' in compared.browser.get("/runs").text
+
+
+def test_a_title_has_the_recipes_name_if_much_differs_and_no_absent_keys() -> None:
+    def title(patch: dict[str, Any]) -> str:
+        return group_title(RunGroup(key="k", name="n", runs=("r",), seeds=(0,), statuses={}, patch=patch, scores=(),
+                                    device_hours=0, evaluation_hours=0))  # fmt: skip
+
+    assert title({"a.rate": 1, "b": None}) == "rate=1" and title({"b": None}) == "n"
+    assert title({"a.rate": 1, "b": None, "c": 2, "d": 3}) == "n, rate=1, c=2"
 
 
 def test_columns_are_chosen_and_a_baseline_is_pinned(compared: Site) -> None:

@@ -1,6 +1,9 @@
 """The page of costs shows what the command line, the API and the ledger say, to the projects that may see it."""
 
 import csv
+import re
+from datetime import UTC, datetime
+from html import unescape
 from io import StringIO
 
 import pytest
@@ -92,6 +95,13 @@ def test_a_project_sees_its_costs_only(site: Site) -> None:
 def test_a_wrong_filter_is_named(site: Site, query: str, words: str) -> None:
     response = site.browser.get(f"/cost?{query}")
     assert response.status_code == 400 and words in response.text
+
+
+def test_one_link_leads_to_the_costs_since_yesterday(site: Site) -> None:
+    link = re.search(r'href="([^"]*)">since yesterday', site.browser.get("/cost?by=project&to=2026-01-01").text)
+    yesterday = datetime.fromtimestamp(site.dashboard.clock.now_s() - 86_400, UTC).date()
+    assert link and unescape(link[1]) == f"/cost?by=day&from={yesterday}"
+    assert "Cost by day" in site.browser.get(unescape(link[1])).text
 
 
 def test_a_name_is_no_formula_of_a_spreadsheet(site: Site) -> None:

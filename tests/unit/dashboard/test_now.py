@@ -50,6 +50,7 @@ def test_a_run_that_failed_since_yesterday_is_shown_with_what_was_seen(site: Sit
     text = shown(site)
     assert 'href="/runs/recent"' in text and "CUDA out of memory" in text and "device memory" in text
     assert "/runs/old" not in text and "First steps" not in text
+    assert re.search(r'href="/cost\?by=day&from=[\d-]{10}">what failures cost', text)
 
 
 def test_the_cause_that_triage_confirms_is_named(site: Site) -> None:

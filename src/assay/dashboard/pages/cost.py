@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import get_args
 
@@ -19,8 +20,13 @@ def cost_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the costs of the window in the address."""
     report = _report(dashboard, visit)
     document = cost_document(report, address=lambda run_id: path_to("runs", run_id))
+    yesterday = datetime.fromtimestamp(dashboard.clock.now_s(), UTC).date() - timedelta(days=1)
+    links = [
+        (f"/cost?by=day&from={yesterday}", "since yesterday, by day"),
+        (visit.with_query().replace("/cost", "/cost.csv", 1), "this table as CSV"),
+    ]
     return Page(
-        document=replace(document, links=[(visit.with_query().replace("/cost", "/cost.csv", 1), "this table as CSV")]),
+        document=replace(document, links=links),
         area="Cost",
         topics=("runs",),
         filters=[

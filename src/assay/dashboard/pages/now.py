@@ -1,6 +1,7 @@
 """The first page: what needs a person, what runs and waits, what failed, and the device-hours of today."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
@@ -95,9 +96,11 @@ def now_page(dashboard: Dashboard, visit: Visit) -> Page:
         programs=[followed.command() for followed, _ in programs],
     )
     document = now_document(now, now_s=now_s, address=lambda about, name: path_to(AREA_OF[about], name))
+    yesterday = datetime.fromtimestamp(now_s - DAY_S, UTC).date()
+    links = [(f"/cost?by=day&from={yesterday}", "what failures cost since yesterday")] if failed else []
     tasks += [program_task(followed.name) for followed, _ in programs]
     topics = ("runs", "jobs", "campaigns", "followed", "minute", *(f"computed:{task}" for task in tasks))
-    return Page(document=document, area="Now", topics=topics)
+    return Page(document=replace(document, links=links), area="Now", topics=topics)
 
 
 def _budgets(dashboard: Dashboard, lines: Sequence[CampaignLine]) -> dict[str, float]:

@@ -57,7 +57,7 @@ def runs_page(dashboard: Dashboard, visit: Visit) -> Page:
             subtitle=f"{number_of(num_rows, of)} in {dashboard.home.folder}",
             sections=[Section("", blocks)],
             footer=f"The same as JSON: assay runs {'groups' if group else 'list'} --json",
-            links=[*links, *_compare_link(visit)],
+            links=[*links, *_related(visit, [groups[index].key for index in shown] if group and chosen else [])],
         ),
         area="Runs",
         topics=("runs", "minute"),
@@ -141,9 +141,13 @@ def group_address(group: RunGroup) -> str:
     return f"/compare?group={group.key}"
 
 
-def _compare_link(visit: Visit) -> list[tuple[str, str]]:
+def _related(visit: Visit, keys: Sequence[str]) -> list[tuple[str, str]]:
+    """Return links to the same runs by recipe, and to the comparison of selected runs or of the groups of `keys`."""
+    by_recipe = [] if keys else [(visit.with_query(group="recipe", page=1), "by recipe, over seeds")]
     filters = {name: visit.query[name] for name in ("status", "tags", "where", "search") if visit.query.get(name)}
-    return [(f"/compare?{urlencode(filters)}", "compare these runs")] if filters else []
+    query = list(filters.items()) or [("group", key) for key in keys]
+    compared = [(f"/compare?{urlencode(query)}", f"compare these {'recipes' if keys else 'runs'}")] if query else []
+    return [*by_recipe, *compared]
 
 
 def _filters(selection: Selection, visit: Visit) -> list[Filter]:

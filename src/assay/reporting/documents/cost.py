@@ -23,6 +23,7 @@ from assay.store.settings import Money
 
 MAX_INTERRUPTIONS = 50
 WITHOUT_PRICES = "For money, give each kind of device a price: device_hour_prices in settings.yaml."
+UNITS = "In device-hours. Other: startup, commits and idle time. Waiting for a restart is not held, so not paid."
 WITHOUT = {"project": "none ('assay train')", "program": "none", "person": "unknown", "day": ""}
 
 
@@ -30,7 +31,7 @@ def cost_document(report: CostReport, *, address: Callable[[str], str] = lambda 
     """Return the sums, and what the interruptions cost. `address`: of a run's page."""
     total = report.total
     window = f"{report.since or 'the beginning'} to {report.until or 'now'}"
-    blocks: list[Block] = [TitledTable("", "", _lines(report))] if report.lines else [Paragraph("Nothing was held.")]
+    blocks: list[Block] = [TitledTable("", UNITS, _lines(report))] if report.lines else [Paragraph("Nothing was held.")]
     if report.num_open_attempts:
         count, held = number_of(report.num_open_attempts, "attempt"), _hours(report.open_device_hours)
         text = f"Not included: {count} without a recorded end; those at work hold {held} device-hours so far."

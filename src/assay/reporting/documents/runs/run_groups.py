@@ -40,6 +40,7 @@ def groups_table(
         (name("recipe"), lambda group: Cell(_title(group, pinned), link=address(group))),
         (number("runs"), lambda group: f"{len(group.runs):,}"),
         (number("seeds"), lambda group: f"{len(set(group.seeds)):,}"),
+        *((number(title), _score_of(title, pinned)) for title in scores),
         (name("status"), lambda group: ", ".join(f"{count:,} {word}" for word, count in group.statuses.items())),
         (number("device time"), lambda group: device_hours_text(3600 * group.device_hours)),
         (number("per run"), lambda group: device_hours_text(3600 * group.device_hours / len(group.runs))),
@@ -47,7 +48,6 @@ def groups_table(
             number("evaluation"),
             lambda group: device_hours_text(3600 * group.evaluation_hours) if group.evaluation_hours else "",
         ),
-        *((number(title), _score_of(title, pinned)) for title in scores),
     ).without_empty_columns()
 
 
@@ -103,7 +103,7 @@ def compare_document(
                 "Scores and cost", [TitledTable("", SCORES, groups_table(groups, baseline=baseline, address=address))]
             ),
             Section("What the recipes change", list(_changes(groups))),
-            Section("Runs", [_runs(groups, selected, run_address), *_commands(groups)], pages_only=True),
+            Section("Runs", [_runs(groups, selected, run_address), *_commands(groups, selected)], pages_only=True),
         ],
         footer=f"The same as JSON: assay runs groups {run_filter} --json",
     )
@@ -131,7 +131,7 @@ def _verdict(groups: Sequence[RunGroup]) -> Verdict | None:
     titles = [score.name for group in groups for score in group.scores]
     if len(groups) < 2 or not titles:
         return None
-    title = max(dict.fromkeys(titles), key=titles.count)
+    title = max(dict.fromkeys(titles), key=lambda name: (best_of_groups(groups, name) is not None, titles.count(name)))
     scored = [(score, group) for group in groups for score in group.scores if score.name == title]
     if len(scored) < 2:
         return None
@@ -188,10 +188,12 @@ def _runs(groups: Sequence[RunGroup], selected: Sequence[str], address: Callable
 MAX_RUNS = 100
 
 
-def _commands(groups: Sequence[RunGroup]) -> list[Block]:
+def _commands(groups: Sequence[RunGroup], selected: Sequence[str]) -> list[Block]:
     if len(groups) < 2:
         return []
-    first, second = groups[0].runs[0], groups[1].runs[0]
+    first, second = (
+        next((run_id for run_id in selected if run_id in group.runs), group.runs[0]) for group in groups[:2]
+    )
     return [
         Commands(
             [

@@ -25,6 +25,8 @@ from assay.store.ledger.summary import RunSummary
 
 NOT_COMPARED = ("name", "seed", "loader.seed")
 """Keys of a recipe in which runs of a group may differ: a campaign gives each seed its own order of rows, too."""
+SHOWN_CHANGES = 3
+"""Parts of a group's title."""
 MAX_LINES = 6
 """Lines of one plot."""
 CURVE_COLUMNS = 240
@@ -147,9 +149,11 @@ def group_curves(
 
 
 def group_title(group: RunGroup) -> str:
-    """Return the patch of a group in short, or its recipe's name."""
-    patch = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in list(group.patch.items())[:3])
-    return patch or group.name or group.key
+    """Return the patch of a group in short, after its recipe's name if there is more of it; keys that the recipe lacks
+    are left out."""
+    changes = [f"{key.rpartition('.')[2]}={value}" for key, value in group.patch.items() if value is not None]
+    parts = changes if len(group.patch) <= SHOWN_CHANGES else [group.name, *changes[: SHOWN_CHANGES - 1]]
+    return ", ".join(filter(None, parts)) or group.name or group.key
 
 
 def _rows(columns: RunColumns, rows: Sequence[int]) -> RunColumns:
