@@ -56,7 +56,7 @@ def campaigns_document(
         tiles=[
             Fact("campaigns", campaigns.partition(" ")[0], candidates),
             *(Fact(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
-            Fact("device time", device_hours_text(spent_s), "of the runs that were decided_lines"),
+            Fact("device time", device_hours_text(spent_s), "of the campaigns' runs"),
         ],
         sections=[Section("", [TitledTable("", "", campaigns_table(rows, address=address)), *_gains(rows)])],
         footer="The same as JSON: assay decide list --json",

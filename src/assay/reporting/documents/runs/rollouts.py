@@ -19,6 +19,8 @@ from assay.reporting.document import (
 )
 from assay.reporting.views.runs.samples import CompletionView, StepRollouts
 
+OUTCOME_WORDS = {"zero_std": "without spread"}
+"""Outcomes of prompts that are shown in the words of the run's page."""
 MAX_PROMPTS = 10
 """Prompts of a page whose completions are shown."""
 
@@ -36,7 +38,7 @@ def rollouts_document(
     steps = [earlier, later] if earlier else [later]
     common = [row for row in _rows(later) if earlier is None or row in _rows(earlier)]
     shown = common[first_prompt : first_prompt + MAX_PROMPTS]
-    sections = [Section(f"Row {row:,}", list(_prompt(row, steps))) for row in shown]
+    sections = [Section(f"Prompt of row {row:,}", list(_prompt(row, steps))) for row in shown]
     if earlier is not None and not common:
         text = (
             f"No prompt was sampled at step {earlier.step:,} and at step {later.step:,}: each step has its own below."
@@ -67,7 +69,7 @@ def _rows(item: StepRollouts) -> list[int]:
 
 
 def _facts(item: StepRollouts) -> Iterator[Fact]:
-    prompts = ", ".join(f"{count:,} {outcome}" for outcome, count in item.outcomes.items())
+    prompts = ", ".join(f"{count:,} {OUTCOME_WORDS.get(outcome, outcome)}" for outcome, count in item.outcomes.items())
     reward = "—" if item.mean_reward is None else f"{item.mean_reward:.4f}"
     yield Fact(f"mean reward, step {item.step:,}", reward, f"{number_of(len(item.completions), 'completion')}")
     yield Fact(f"prompts, step {item.step:,}", f"{sum(item.outcomes.values()):,}", prompts)
@@ -82,7 +84,7 @@ def _prompt(row: int, steps: Sequence[StepRollouts]) -> Iterator[Block]:
     if any(readable):
         texts = [tuple(_text(found, at) for found in readable) for at in range(max(map(len, readable)))]
         rows = [(f"completion {at}", *line) for at, line in enumerate(texts, 1)]
-        header: list[str | Column] = [name("best first"), *(f"step {item.step:,}" for item in steps)]
+        header: list[str | Column] = [number("best first"), *(f"step {item.step:,}" for item in steps)]
         yield TitledTable("", "", Table(header, rows))
     else:
         yield Paragraph("The log has no tokens of these completions. Each can be generated again, bit for bit:")
