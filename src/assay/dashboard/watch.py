@@ -20,9 +20,13 @@ LOOK_SHARE = 0.03
 """Largest share of a core that the looks at one topic may take: what takes long is looked at less often."""
 TOTAL_SHARE, FORGET_S = 0.1, 60.0
 """Largest share of a core that the looks at all topics of the last minute may take."""
-STREAMS_AT_ONCE, MAX_PAUSE_S = 10, 2.0
-"""Above this number of streams, each says less often what has changed, since each message leads to requests. A change
-is on every page within `LOOK_S + MAX_PAUSE_S`."""
+ANSWER_SHARE, MAX_PAUSE_S = 0.06, 10.0
+"""Largest share of a core that answers to the messages of all streams may take: what costs more is said less often. A
+change is on every page within `LOOK_S + MAX_PAUSE_S`."""
+RECEIVE_S = 0.002
+"""CPU time of a request besides that of its answer."""
+MESSAGES = 20
+"""The CPU time of answers is the mean over about so many messages."""
 MAX_STREAMS, POLL_MS, RETRY_MS = 500, 10_000, 1_000
 """Above this number of streams, further ones end at once, and their pages ask again after `POLL_MS`, not `RETRY_MS`."""
 RENEW_S = 600.0
@@ -54,6 +58,10 @@ class Watch:
         self._stopped = anyio.Event()
         self._start_ms = 1000 * (time.time() - time.monotonic())
         self.num_streams = 0
+        self._answer_s = 0.0
+        """Mean CPU time of the answers to a message."""
+        self._answers_s: list[float] = []
+        """Since the last message."""
 
     def stop(self) -> None:
         """End all streams, so that the server can stop. Call it in the event loop."""
@@ -63,6 +71,14 @@ class Watch:
         """Look at all topics again at the next request, because something was changed through this server."""
         with self._lock:
             self._seen = {topic: seen._replace(next_s=0.0) for topic, seen in self._seen.items()}
+
+    def note_answer(self, cpu_s: float) -> None:
+        """Note the CPU time of an answer that a message led to."""
+        self._answers_s.append(cpu_s + RECEIVE_S)
+
+    def pause_s(self) -> float:
+        """Return how long a stream waits after a message, so that all answers together keep `ANSWER_SHARE`."""
+        return min(max(LOOK_S, self.num_streams * self._answer_s / ANSWER_SHARE), MAX_PAUSE_S)
 
     def versions(self, topics: Iterable[str], *, read_s: float | None = None) -> dict[str, int]:
         """Return the versions of topics, at most a look old.
@@ -122,13 +138,15 @@ class Watch:
                 if now != known:
                     known, silent_s = now, 0.0
                     identifier = "&".join(f"{topic}={version}" for topic, version in now.items())
+                    answers_s, self._answers_s = self._answers_s, []
+                    self._answer_s += (sum(answers_s) - self._answer_s) / MESSAGES
                     yield f"id: {identifier}\nevent: changed\ndata: {identifier}\n\n".encode()
                 elif silent_s >= HEARTBEAT_S:
                     silent_s = 0.0
                     yield b"event: unchanged\ndata:\n\n"
                 if not is_held:
                     return
-                pause_s = min(max(LOOK_S, self.num_streams / STREAMS_AT_ONCE), MAX_PAUSE_S)
+                pause_s = self.pause_s()
                 with anyio.move_on_after(pause_s):
                     await self._stopped.wait()
                 silent_s += pause_s

@@ -51,6 +51,33 @@ def test_above_the_limit_a_stream_answers_once_and_asks_to_come_back_later(monke
     assert watch.num_streams == 0
 
 
+async def cost_of_messages(watch: Watch, cpu_s: float) -> float:
+    """Return the pause of a stream once 100 messages have led to answers that cost this much each."""
+    stream = watch.events({"number": "0"})
+    async for part in stream:
+        if b"changed" in part and (count := int(part.rpartition(b"=")[2])):
+            watch.note_answer(cpu_s)
+            if count > 100:
+                break
+    return watch.pause_s()
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "cpu_s", "pause_s"),
+    [(1, 0.013, 1.0), (4, 0.013, 1.0), (20, 0.013, 5.0), (20, 0.001, 1.0), (500, 0.001, 10.0)],
+)
+def test_all_answers_together_keep_their_share_of_a_core_whatever_they_cost(
+    monkeypatch: pytest.MonkeyPatch, num_streams: int, cpu_s: float, pause_s: float
+) -> None:
+    monkeypatch.setattr(Watch, "versions", lambda watch, topics: {"number": next(numbers)})
+    monkeypatch.setattr(Watch, "pause_s", lambda watch: 0.0)
+    numbers, watch = iter(range(1, 200)), Watch({})
+    anyio.run(cost_of_messages, watch, cpu_s)
+    monkeypatch.undo()
+    watch.num_streams = num_streams
+    assert watch.pause_s() == pytest.approx(pause_s, rel=0.02)
+
+
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     passed_s, now_s = 0.0, time.monotonic

@@ -1,9 +1,12 @@
 """A curve in fewer points: of each bucket of neighbours the lowest and the highest. No spike is lost."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from assay.store.metrics.nodes import group_starts
 
 Table = npt.NDArray[np.float64]
 """One line per point: step, seconds since the epoch, value."""
@@ -25,7 +28,7 @@ def bucket_extremes(points: Table, buckets: npt.NDArray[np.int64]) -> Table:
     if not len(points):
         return points
     values = points[:, VALUE]
-    starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
+    starts = group_starts(buckets)
     lowest = _first_indices(np.where(np.isnan(values), np.inf, values), starts, np.minimum)
     highest = _first_indices(np.where(np.isnan(values), -np.inf, values), starts, np.maximum)
     return points[np.sort(np.stack([lowest, highest], axis=1), axis=1).ravel()]
@@ -59,24 +62,38 @@ class Overview(NamedTuple):
 
     def extended(self, points: Table) -> "Overview":
         """The overview of the curve that goes on with `points`."""
-        num_points = self.num_points + len(points)
-        width = self.bucket_points
+        return extended_overviews([self], [points])[0]
+
+
+def extended_overviews(overviews: Sequence[Overview], new: Sequence[Table]) -> list[Overview]:
+    """The overviews of curves that go on with `new`; many cost little more than one."""
+    widths, kept, changed, buckets, ends = [], [], [], [], [0]
+    for overview, points in zip(overviews, new, strict=True):
+        num_points = overview.num_points + len(points)
+        width = overview.bucket_points
         while -(-num_points // width) > MAX_BUCKETS:
             width *= 2
         # Full buckets change only if they are joined: a point of a long curve touches only the last bucket.
-        num_full = self.num_points // width if width == self.bucket_points else 0
-        old_buckets = np.arange(2 * num_full, len(self.extremes)) // 2 * self.bucket_points // width
-        new_buckets = np.arange(self.num_points, num_points) // width
-        changed = np.concatenate([self.extremes[2 * num_full :], points])
-        changed = bucket_extremes(changed, np.r_[old_buckets, new_buckets])
-        return Overview(num_points, width, np.concatenate([self.extremes[: 2 * num_full], changed]))
+        num_full = overview.num_points // width if width == overview.bucket_points else 0
+        first = ends[-1] - num_full
+        old_buckets = np.arange(2 * num_full, len(overview.extremes)) // 2 * overview.bucket_points // width
+        buckets += [first + old_buckets, first + np.arange(overview.num_points, num_points) // width]
+        changed += [overview.extremes[2 * num_full :], points]
+        widths.append(width)
+        kept.append(overview.extremes[: 2 * num_full])
+        ends.append(first + -(-num_points // width))
+    extremes = bucket_extremes(np.concatenate(changed), np.concatenate(buckets))
+    return [
+        Overview(overview.num_points + len(points), width, np.concatenate([full, extremes[2 * start : 2 * end]]))
+        for overview, points, width, full, start, end in zip(overviews, new, widths, kept, ends, ends[1:], strict=False)
+    ]
 
 
 def _first_indices(
     values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp], extreme: np.ufunc
 ) -> npt.NDArray[np.intp]:
     """For each bucket that begins at `starts`, the place of its first extreme value."""
-    sizes = np.diff(np.r_[starts, len(values)])
+    sizes = np.diff(starts, append=len(values))
     found = np.flatnonzero(values == np.repeat(extreme.reduceat(values, starts), sizes))
     owners = np.searchsorted(starts, found, side="right")
-    return found[np.r_[True, owners[1:] != owners[:-1]]]
+    return found[group_starts(owners)]

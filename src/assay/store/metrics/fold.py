@@ -8,7 +8,7 @@ Folding is idempotent and may stop anywhere: points and position become visible 
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from assay.records.run import Run
 from assay.store.ledger import tables
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger, insertion, upsert
-from assay.store.metrics.extremes import STEP, VALUE, Overview, Table, no_points
+from assay.store.metrics.extremes import STEP, VALUE, Overview, Table, extended_overviews, no_points
 from assay.store.metrics.levels import CHUNK_POINTS, curve_states, extend_levels
 from assay.store.metrics.segment import (
     Points,
@@ -28,6 +28,9 @@ from assay.store.metrics.segment import (
     read_segment,
     segment_paths,
 )
+
+_BATCH_POINTS = 1 << 16
+"""New points whose overviews are made at once."""
 
 
 class SeriesRow(NamedTuple):
@@ -134,11 +137,9 @@ def append_points(connection: Connection, run_id: str, header: SegmentHeader, me
     table = tables.metric_series
     ours: dict[str, Any] = {"run_id": run_id, "attempt": header.attempt, "rank": header.rank}
     known = {row.name: row for row in series_rows(connection, **ours)}
-    for logged_name, points in metrics.items():
-        name = logged_name.replace("\x00", "�")  # which PostgreSQL cannot store
-        new = np.stack([points.steps.astype(float), header.wall_of(points.at_s), points.values], axis=1)
+    for name, new, overview in _continued(known, header, metrics):
         row = known.get(name)
-        summary = _summary_with(row, new)
+        summary = _summary_with(row, new, overview)
         changes = ", ".join(f"{column} = :{column}" for column in summary)
         if row is None:
             fields = {**ours, "name": name, **summary}
@@ -159,10 +160,26 @@ def append_points(connection: Connection, run_id: str, header: SegmentHeader, me
                 extend_levels(connection, state)
 
 
-def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:
+def _continued(
+    known: dict[str, SeriesRow], header: SegmentHeader, metrics: dict[str, Points]
+) -> Iterator[tuple[str, Table, Overview]]:
+    """Yield name, new points and new overview of each metric: of short ones many at once, of long ones one by one."""
+    logged = [(name.replace("\x00", "�"), points) for name, points in metrics.items()]  # PostgreSQL stores no NUL
+    size = max(1, _BATCH_POINTS // max((len(points.steps) for _, points in logged), default=1))
+    for start in range(0, len(logged), size):
+        names, new, before = [], [], []
+        for name, points in logged[start : start + size]:
+            row = known.get(name)
+            names.append(name)
+            new.append(np.stack([points.steps.astype(float), header.wall_of(points.at_s), points.values], axis=1))
+            before.append(
+                Overview(row.num_points, row.bucket_points, decoded_points(row.overview)) if row else Overview()
+            )
+        yield from zip(names, new, extended_overviews(before, new), strict=True)
+
+
+def _summary_with(row: "SeriesRow | None", new: Table, after: Overview) -> dict[str, Any]:
     """Return the series' columns after `new` is appended; `row` is None for a new series."""
-    before = Overview() if row is None else Overview(row.num_points, row.bucket_points, decoded_points(row.overview))
-    after = before.extended(new)
     steps, values, extremes = new[:, STEP], new[:, VALUE], after.extremes[:, VALUE]
     numbers = extremes[~np.isnan(extremes)]
     return {

@@ -93,7 +93,9 @@ def nodes_of_level(nodes: Nodes, level: int) -> Nodes:
 
 def group_starts(keys: Keys) -> Keys:
     """Return the index of the first of each group of equal neighbours."""
-    return np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    is_first = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
 
 
 def _last_finite(values: npt.NDArray[np.float64], starts: Keys) -> Keys:
