@@ -10,7 +10,8 @@
     pages      first view, CPU time of the server and size of each page; the start of `assay serve`
     zoom       a curve of 10 M points
     live       twenty open pages of twenty runs that log each second; the heap of one of them in the end
-    training   a process that computes and logs steps, in turns with and without an open page of its run
+    training   a process that computes and logs steps, while an open page shows its run or, in turns, another run that
+               logs as often: the machine is as busy in both, so the difference is what being watched costs
 
 All contenders run on this machine and are shown in one browser (Debian's Chromium). A first curve is timed from the
 start of the tool's server, with all points on disk, to the first frame that shows the curve. Tools that are not
@@ -45,7 +46,7 @@ from assay.store.home import Home
 from assay.store.metrics.curves import metric_series
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import Points, SegmentWriter, segment_path
-from harness import CHECKOUT, Target, describe_machine, in_turn, options_of, print_result
+from harness import CHECKOUT, Median, Target, describe_machine, in_turn, options_of, print_result
 
 BROWSER_WAIT_MS = 120_000
 HEAP_BYTES = "async () => performance.memory.usedJSHeapSize"
@@ -420,66 +421,72 @@ def _page_with_curves(opened: Any, address: str) -> Any:
 
 def live_figures(folder: Path, seconds: float) -> dict[str, float]:
     """Return the share of a core that open pages of different runs cost the server, and the heap of one of them."""
-    home, port, is_over = Home.at(folder), free_port(), threading.Event()
+    home, port = Home.at(folder), free_port()
     runs = [_assay_run(home, f"run-{number:02d}", 1_000_000, is_running=True) for number in range(LIVE_PAGES)]
-    writers = list(map(_writer, runs))
-    for writer in writers:
-        for step in range(1_000):
-            writer.log(step, dict.fromkeys(METRICS, 1.0 / (1 + step)))
-
-    def log() -> None:
-        step = 1_000
-        while not is_over.wait(1.0):
-            step += 1
-            for writer in writers:
-                writer.log(step, dict.fromkeys(METRICS, 1.0 / step))
-
-    logging = threading.Thread(target=log)
-    logging.start()
-    try:
-        with browser() as opened, served(_assay_serve(folder, port), port) as process_id:
-            site = f"http://127.0.0.1:{port}"
-            tabs = [_page_with_curves(opened, f"{site}/runs/run-{number:02d}") for number in range(LIVE_PAGES)]
-            tabs[0].wait_for_timeout(5_000)
-            before_s, began_s = _cpu_s(process_id), time.perf_counter()
-            tabs[0].wait_for_timeout(1_000 * seconds)
-            share = (_cpu_s(process_id) - before_s) / (time.perf_counter() - began_s)
-            tabs[0].context.new_cdp_session(tabs[0]).send("HeapProfiler.collectGarbage")
-            heap = tabs[0].evaluate(HEAP_BYTES)
-    finally:
-        is_over.set()
-        logging.join()
+    with _logging(runs, 1.0), browser() as opened, served(_assay_serve(folder, port), port) as process_id:
+        tabs = [_page_with_curves(opened, f"http://127.0.0.1:{port}/runs/{run.run_id}") for run in runs]
+        tabs[0].wait_for_timeout(5_000)
+        before_s, began_s = _cpu_s(process_id), time.perf_counter()
+        tabs[0].wait_for_timeout(1_000 * seconds)
+        share = (_cpu_s(process_id) - before_s) / (time.perf_counter() - began_s)
+        tabs[0].context.new_cdp_session(tabs[0]).send("HeapProfiler.collectGarbage")
+        heap = tabs[0].evaluate(HEAP_BYTES)
     return {"server_share": share, "heap_megabytes": heap / 1e6}
 
 
-def training_figures(folder: Path, seconds: float, rounds: int) -> dict[str, float]:
-    """Return how much more CPU time and how many more seconds a step takes while a page shows the run: medians over
-    rounds, each with and without the page."""
-    home, port = Home.at(folder), free_port()
-    run_dir = _assay_run(home, "trained", 1_000_000, is_running=True).run_dir
-    process = ProcessPoolExecutor(1, get_context("spawn"))
-    with browser() as opened, served(_assay_serve(folder, port), port), process:
-        process.submit(compute_steps, run_dir, 2.0).result()
+@contextmanager
+def _logging(runs: list[Run], every_s: float) -> Iterator[None]:
+    """Log a step of each run in each interval, after the first thousand steps."""
+    writers, is_over = list(map(_writer, runs)), threading.Event()
 
-        def watched(_: int) -> tuple[float, float]:
-            tab = _page_with_curves(opened, f"http://127.0.0.1:{port}/runs/trained")
-            computing = process.submit(compute_steps, run_dir, seconds)
+    def log(step: int) -> None:
+        for writer in writers:
+            writer.log(step, dict.fromkeys(METRICS, 1.0 / (1 + step)))
+
+    def go_on() -> None:
+        step = 1_000
+        while not is_over.wait(every_s):
+            log(step)
+            step += 1
+
+    for step in range(1_000):
+        log(step)
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def training_figures(folder: Path, seconds: float, rounds: int) -> dict[str, float | Median]:
+    """Return how much more CPU time and how many more seconds a step takes while an open page shows the run than while
+    it shows another run that logs as often: medians over rounds, each with a block of both."""
+    home, port = Home.at(folder), free_port()
+    trained, other = (_assay_run(home, name, 1_000_000, is_running=True) for name in ("trained", "other"))
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        num_steps, _, step_s = process.submit(compute_steps, trained.run_dir, 0, 2.0).result()
+
+        def compute(shown: Run, _: int) -> tuple[float, float]:
+            nonlocal num_steps
+            tab = _page_with_curves(opened, f"http://127.0.0.1:{port}/runs/{shown.run_id}")
+            computing = process.submit(compute_steps, trained.run_dir, num_steps, seconds)
             while not computing.done():
                 tab.wait_for_timeout(200)  # the browser's events are read meanwhile
             tab.close()
-            return computing.result()
+            num_new, *took_s = computing.result()
+            num_steps += num_new
+            return tuple(took_s)
 
-        def alone(_: int) -> tuple[float, float]:
-            return process.submit(compute_steps, run_dir, seconds).result()
-
-        found = in_turn({"alone": alone, "open": watched}, rounds)
-    more = np.divide(found["open"], found["alone"]) - 1
-    cpu_more, seconds_more = np.median(more, axis=0)
-    return {"cpu_more": float(cpu_more), "seconds_more": float(seconds_more), "step_ms": 1000 * found["alone"][0][1]}
+        with _logging([other], step_s), browser() as opened, served(_assay_serve(folder, port), port):
+            found = in_turn({run.run_id: partial(compute, run) for run in (other, trained)}, rounds)
+    more = np.divide(found["trained"], found["other"]) - 1
+    return {"cpu_more": Median.of(more[:, 0]), "seconds_more": Median.of(more[:, 1]), "step_ms": 1000 * step_s}
 
 
-def compute_steps(run_dir: str, seconds: float) -> tuple[float, float]:
-    """Compute and log steps for some time; return the CPU time of a step, and the median of the seconds it took."""
+def compute_steps(run_dir: str, num_before: int, seconds: float) -> tuple[int, float, float]:
+    """Compute and log steps for some time; return their number, the CPU time of one, and the median of the seconds."""
     writer = SegmentWriter(segment_path(Path(run_dir), 1, 0), run_id="trained", attempt=1, rank=0)
     weights = np.random.default_rng(0).standard_normal((256, 256)) / 16
     took_s = list[float]()
@@ -489,10 +496,10 @@ def compute_steps(run_dir: str, seconds: float) -> tuple[float, float]:
         writer.phase("compute")
         for _ in range(20):
             weights = np.tanh(weights @ weights)
-        writer.log(len(took_s) + 1, dict.fromkeys(METRICS, float(weights[0, 0])))
+        writer.log(num_before + len(took_s), dict.fromkeys(METRICS, float(weights[0, 0])))
         took_s.append(time.perf_counter() - began_s)
     writer.close()
-    return (time.process_time() - cpu_s) / len(took_s), float(np.median(took_s))
+    return len(took_s), (time.process_time() - cpu_s) / len(took_s), float(np.median(took_s))
 
 
 def main() -> None:
@@ -508,7 +515,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     describe_machine()
     num_points, num_runs = (2_000, 3) if options.tiny else (options.points, options.runs)
-    seconds, rounds, live_s = (0.5, 1, 2.0) if options.tiny else (4.0, 10, options.live)
+    seconds, rounds, live_s = (0.5, 1, 2.0) if options.tiny else (1.0, 40, options.live)
     parts: dict[str, Callable[[Path], Any]] = {
         "peers": lambda _: peers(num_points, num_runs),
         "pages": lambda folder: _pages_of_generated_home(options.home or folder, options),

@@ -20,6 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 CHECKOUT = Path(__file__).parents[1]
 PUBLISHED_DATA = Path(os.environ.get("ASSAY_DATA", CHECKOUT.parent / "shared" / "data"))
 """Folder of published data."""
@@ -45,6 +48,30 @@ def in_turn(
     return {name: found[warm_ups:] for name, found in results.items()}
 
 
+def resampled_medians(values: Sequence[float], num_resamples: int = 1000) -> npt.NDArray[np.float64]:
+    """Return the medians of a sample's bootstrap resamples."""
+    drawn = np.random.default_rng(0).choice(np.array(values), size=(num_resamples, len(values)))
+    return np.median(drawn, axis=1)
+
+
+class Median(NamedTuple):
+    """A median with its interval of 95%."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Median":
+        """Return the median of a sample, with the interval by the bootstrap."""
+        # Fewer than six values may all lie on one side of the median by chance.
+        low, high = np.percentile(resampled_medians(values), (2.5, 97.5)) if len(values) > 5 else (-np.inf, np.inf)
+        return cls(float(np.median(values)), float(low), float(high))
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.value:{spec}} ({self.low:{spec}} to {self.high:{spec}})"
+
+
 class Target(NamedTuple):
     """The bound of a figure."""
 
@@ -52,12 +79,14 @@ class Target(NamedTuple):
     bound: float
     at_most: bool
 
-    def line(self, value: float) -> str:
-        """Return the figure beside its bound."""
-        reached = value <= self.bound if self.at_most else value >= self.bound
+    def line(self, found: float | Median) -> str:
+        """Return the figure beside its bound, which a median reaches or misses with its whole interval."""
+        value, low, high = found if isinstance(found, Median) else (found, found, found)
+        is_reached = high <= self.bound if self.at_most else low >= self.bound
+        is_missed = low > self.bound if self.at_most else high < self.bound
+        away = f"{abs(value / self.bound - 1):.1%} away" if is_missed else f"not resolved: ±{(high - low) / 2:.2%}"
         expected = f"{'at most' if self.at_most else 'at least'} {self.bound}"
-        away = "reached" if reached else f"{abs(value / self.bound - 1):.1%} away"
-        return f"  {self.name:<35}{value:7.4f}   {expected}: {away}"
+        return f"  {self.name:<35}{found:7.4f}   {expected}: {'reached' if is_reached else away}"
 
 
 def print_result(figures: Mapping[str, Any], targets: Sequence[Target] = (), *, digits: int = 4) -> None:

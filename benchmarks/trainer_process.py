@@ -8,14 +8,13 @@ same micro-batches in the same order.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -52,6 +51,7 @@ from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, initial_model
 from assay.training.trainer.trainer import Trainer, TrainingPosition
+from harness import resampled_medians
 from trainer_rows import MAX_TOKENS, VOCAB_SIZE, all_rows, rows_in_memory
 from trainer_task import LANES, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY, Layout, Report, Task
 
@@ -325,13 +325,7 @@ def protections(task: Task) -> Report:
     costs_ms["commits"] = 1000 * _commit_cpu_s(parts, receipts) / task.commit_every
     parts.close()
     ranks.leave()
-    return Report(costs_ms=costs_ms, cost_error_ms=1000 * _error_of_median(seconds["lanes_and_tree"][2:]))
-
-
-def _error_of_median(values: Sequence[float], num_resamples: int = 1000) -> float:
-    """Standard error, by the bootstrap."""
-    drawn = np.random.default_rng(0).choice(np.array(values), size=(num_resamples, len(values)))
-    return float(np.median(drawn, axis=1).std())
+    return Report(costs_ms=costs_ms, cost_error_ms=1000 * float(resampled_medians(seconds["lanes_and_tree"][2:]).std()))
 
 
 def _differences(of: list[float], to: list[float]) -> list[float]:
