@@ -475,14 +475,18 @@ def training_figures(folder: Path, seconds: float, rounds: int) -> dict[str, flo
             while not computing.done():
                 tab.wait_for_timeout(200)  # the browser's events are read meanwhile
             tab.close()
-            num_new, *took_s = computing.result()
+            num_new, cpu_s, took_s = computing.result()
             num_steps += num_new
-            return tuple(took_s)
+            return cpu_s, took_s
 
         with _logging([other], step_s), browser() as opened, served(_assay_serve(folder, port), port):
             found = in_turn({run.run_id: partial(compute, run) for run in (other, trained)}, rounds)
     more = np.divide(found["trained"], found["other"]) - 1
-    return {"cpu_more": Median.of(more[:, 0]), "seconds_more": Median.of(more[:, 1]), "step_ms": 1000 * step_s}
+    return {
+        "cpu_more": Median.of(more[:, 0].tolist()),
+        "seconds_more": Median.of(more[:, 1].tolist()),
+        "step_ms": 1000 * step_s,
+    }
 
 
 def compute_steps(run_dir: str, num_before: int, seconds: float) -> tuple[int, float, float]:

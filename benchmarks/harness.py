@@ -51,7 +51,7 @@ def in_turn(
 def resampled_medians(values: Sequence[float], num_resamples: int = 1000) -> npt.NDArray[np.float64]:
     """Return the medians of a sample's bootstrap resamples."""
     drawn = np.random.default_rng(0).choice(np.array(values), size=(num_resamples, len(values)))
-    return np.median(drawn, axis=1)
+    return np.asarray(np.median(drawn, axis=1), np.float64)
 
 
 class Median(NamedTuple):

@@ -355,10 +355,10 @@ def _write_down(recorder: SegmentWriter | RankRecorder, step: int) -> None:
     recorder.log(step, dict.fromkeys(names, 1.0))
 
 
-def _commit_cpu_s(parts: Protected, receipts: LaneReceipts, num_resamples: int = 4) -> float:
+def _commit_cpu_s(parts: Protected, receipts: LaneReceipts, num_commits: int = 4) -> float:
     """CPU seconds of a whole commit, the saving thread's included; the first, which warms up, is left out."""
     costs = []
-    for commit in range(1, num_resamples + 1):
+    for commit in range(1, num_commits + 1):
         start_s = time.process_time()
         parts.recorder.sync()
         parts.saver.begin(

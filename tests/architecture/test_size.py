@@ -11,22 +11,22 @@ SOURCE = ROOT / "src" / "assay"
 LINES = {
     "base": 1_550,
     "cli": 7_250,
-    "dashboard": 3_350,
+    "dashboard": 3_400,
     "data": 8_900,
     "decision": 2_600,
     "distributed": 1_750,
     "elastic": 4_150,
-    "evals": 3_050,
+    "evals": 3_000,
     "inference": 2_800,
     "launchers": 850,
     "models": 3_050,
     "planning": 9_150,
     "records": 4_850,
-    "reporting": 15_850,
+    "reporting": 15_900,
     "scoring": 2_500,
     "serving": 10_850,
-    "statistics": 6_500,
-    "store": 7_100,
+    "statistics": 6_450,
+    "store": 7_150,
     "throughput": 1_400,
     "trackers": 1_750,
     "training": 10_350,
@@ -35,7 +35,7 @@ LINES = {
     "workflows": 9_550,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 9_000
+BENCHMARK_LINES = 9_050
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0

@@ -197,7 +197,7 @@ class _Pages:
                 began_s = time.monotonic()
                 handled = handler(dashboard, _visit(reader, request))
                 if isinstance(handled, Response):
-                    dashboard.watch.note_answer(time.thread_time() - worked_s)
+                    dashboard.watch.note_cost(time.thread_time() - worked_s)
                     others.append(handled)
                     return None
                 versions = dashboard.watch.versions(map(reader.topic, handled.topics), read_s=began_s)

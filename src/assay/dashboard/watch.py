@@ -20,13 +20,13 @@ LOOK_SHARE = 0.03
 """Largest share of a core that the looks at one topic may take: what takes long is looked at less often."""
 TOTAL_SHARE, FORGET_S = 0.1, 60.0
 """Largest share of a core that the looks at all topics of the last minute may take."""
-ANSWER_SHARE, MAX_PAUSE_S = 0.06, 10.0
-"""Largest share of a core that answers to the messages of all streams may take: what costs more is said less often. A
+RESPONSE_SHARE, MAX_PAUSE_S = 0.06, 10.0
+"""Largest share of a core that responses to the messages of all streams may take: what costs more is said less often. A
 change is on every page within `LOOK_S + MAX_PAUSE_S`."""
 RECEIVE_S = 0.002
-"""CPU time of a request besides that of its answer."""
+"""CPU time of a request besides that of its response."""
 MESSAGES = 20
-"""The CPU time of answers is the mean over about so many messages."""
+"""The CPU time of responses is the mean over about so many messages."""
 MAX_STREAMS, POLL_MS, RETRY_MS = 500, 10_000, 1_000
 """Above this number of streams, further ones end at once, and their pages ask again after `POLL_MS`, not `RETRY_MS`."""
 RENEW_S = 600.0
@@ -58,9 +58,9 @@ class Watch:
         self._stopped = anyio.Event()
         self._start_ms = 1000 * (time.time() - time.monotonic())
         self.num_streams = 0
-        self._answer_s = 0.0
-        """Mean CPU time of the answers to a message."""
-        self._answers_s: list[float] = []
+        self._response_s = 0.0
+        """Mean CPU time of the responses to a message."""
+        self._responses_s: list[float] = []
         """Since the last message."""
 
     def stop(self) -> None:
@@ -72,13 +72,13 @@ class Watch:
         with self._lock:
             self._seen = {topic: seen._replace(next_s=0.0) for topic, seen in self._seen.items()}
 
-    def note_answer(self, cpu_s: float) -> None:
-        """Note the CPU time of an answer that a message led to."""
-        self._answers_s.append(cpu_s + RECEIVE_S)
+    def note_cost(self, cpu_s: float) -> None:
+        """Note the CPU time of a response that a message led to."""
+        self._responses_s.append(cpu_s + RECEIVE_S)
 
     def pause_s(self) -> float:
-        """Return how long a stream waits after a message, so that all answers together keep `ANSWER_SHARE`."""
-        return min(max(LOOK_S, self.num_streams * self._answer_s / ANSWER_SHARE), MAX_PAUSE_S)
+        """Return how long a stream waits after a message, so that all responses together keep `RESPONSE_SHARE`."""
+        return min(max(LOOK_S, self.num_streams * self._response_s / RESPONSE_SHARE), MAX_PAUSE_S)
 
     def versions(self, topics: Iterable[str], *, read_s: float | None = None) -> dict[str, int]:
         """Return the versions of topics, at most a look old.
@@ -138,8 +138,8 @@ class Watch:
                 if now != known:
                     known, silent_s = now, 0.0
                     identifier = "&".join(f"{topic}={version}" for topic, version in now.items())
-                    answers_s, self._answers_s = self._answers_s, []
-                    self._answer_s += (sum(answers_s) - self._answer_s) / MESSAGES
+                    responses_s, self._responses_s = self._responses_s, []
+                    self._response_s += (sum(responses_s) - self._response_s) / MESSAGES
                     yield f"id: {identifier}\nevent: changed\ndata: {identifier}\n\n".encode()
                 elif silent_s >= HEARTBEAT_S:
                     silent_s = 0.0

@@ -96,7 +96,7 @@ def test_a_log_that_was_cut_short_is_refused_or_counts_as_such(tmp_path, log, nu
     with pytest.raises(ConfigError, match="is not whole"):
         score_matrix([(result, items_table(found.items))] * 2)
     whole = result.model_copy(update={"incomplete_reason": ""})
-    rows = [(each.version_sha256(), score_row(each.to_json(), source="")) for each in (result, whole)]
+    rows = [(item.version_sha256(), score_row(item.to_json(), source="")) for item in (result, whole)]
     assert len(matrix_of(rows).columns) == 2, "it is no best so far of whole ones"
 
 

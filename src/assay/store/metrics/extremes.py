@@ -67,7 +67,7 @@ class Overview(NamedTuple):
 
 def extended_overviews(overviews: Sequence[Overview], new: Sequence[Table]) -> list[Overview]:
     """The overviews of curves that go on with `new`; many cost little more than one."""
-    widths, kept, changed, buckets, ends = [], [], [], [], [0]
+    widths, full_buckets, changed, buckets, ends = [], [], [], [], [0]
     for overview, points in zip(overviews, new, strict=True):
         num_points = overview.num_points + len(points)
         width = overview.bucket_points
@@ -80,12 +80,14 @@ def extended_overviews(overviews: Sequence[Overview], new: Sequence[Table]) -> l
         buckets += [first + old_buckets, first + np.arange(overview.num_points, num_points) // width]
         changed += [overview.extremes[2 * num_full :], points]
         widths.append(width)
-        kept.append(overview.extremes[: 2 * num_full])
+        full_buckets.append(overview.extremes[: 2 * num_full])
         ends.append(first + -(-num_points // width))
     extremes = bucket_extremes(np.concatenate(changed), np.concatenate(buckets))
     return [
         Overview(overview.num_points + len(points), width, np.concatenate([full, extremes[2 * start : 2 * end]]))
-        for overview, points, width, full, start, end in zip(overviews, new, widths, kept, ends, ends[1:], strict=False)
+        for overview, points, width, full, start, end in zip(
+            overviews, new, widths, full_buckets, ends, ends[1:], strict=False
+        )
     ]
 
 
