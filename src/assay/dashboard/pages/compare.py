@@ -36,6 +36,7 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
             raise PageError(404, str(error)) from error
         pinned = next((group.key for group in groups if baseline in (group.key, *group.runs)), "") if baseline else ""
         curves = group_curves(ledger, groups, metric, highlighted=runs)
+    shown = members[:3] + (["..."] if len(members) > 3 else [])
     document = compare_document(
         groups,
         curves,
@@ -44,7 +45,7 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
         selected=runs,
         address=group_address,
         run_address=lambda run_id: path_to("runs", run_id),
-        run_filter=" ".join(members[:3] or [groups[0].runs[0]]) + (" ..." if len(members) > 3 else ""),
+        run_filter=" ".join([*shown, *(f"--group {key}" for key in keys)]),
     )
     return Page(document=document, area="Runs", topics=("runs",), filters=_filters(visit, metric, baseline))
 
