@@ -119,7 +119,8 @@ def addresses(reader: Reader) -> list[str]:
         if kind is None or kind in found or NO_PAGES.search(kind) or reader.open(address) != 200:
             continue
         found[kind] = address
-        reader.page.wait_for_function("!document.body.textContent.includes('eing computed')")
+        while "eing computed" in reader.page.inner_text("body"):  # the suite's time limit ends it
+            reader.page.wait_for_timeout(50)
         links = reader.page.eval_on_selector_all("a[href]", "links => links.map(link => link.getAttribute('href'))")
         waiting += [link for link in links if link.startswith("/")]
         items = [link for link in links if "item=" in link]
@@ -266,18 +267,19 @@ def walk_a_job(walker: Reader, job_id: str) -> None:
     walker.page.wait_for_selector("button:has-text('Pause')")
 
 
+AGES = re.compile(r"\d[\d.,:]* (?:s|min|h|days?)")
+"""Ages differ between two looks, and cells have no space between them."""
+
+
 def test_scripts_add_no_facts(
     reader: Reader, browser: Any, server: DashboardServer, full: FullHome, addresses: list[str]
 ) -> None:
     without = Reader(browser, server, full.secret, java_script_enabled=False)
     for address in addresses:
-        for _ in range(3):  # an age may turn between two looks
-            facts = []
-            for window in (reader, without):
-                window.open(address)
-                facts.append(window.page.evaluate(FACTS))
-            if facts[0] == facts[1]:
-                break
+        facts = []
+        for window in (reader, without):
+            window.open(address)
+            facts.append(AGES.sub("AGE", window.page.evaluate(FACTS)))
         assert facts[0] == facts[1] and facts[0], address
     without.context.close()
 
