@@ -1,7 +1,7 @@
 """Takes the pictures of docs/dashboard.md again, in Debian's Chromium.
 
-    ASSAY_HOME=/tmp/pictures assay demo
-    python benchmarks/dashboard_pictures.py /tmp/pictures [--out docs/dashboard]
+    ASSAY_HOME=pictures assay demo
+    python benchmarks/dashboard_pictures.py pictures [--out docs/dashboard]
 
 Starts a server on the home and follows links as a reader does, so the home may have any runs and campaign.
 """
