@@ -3,16 +3,16 @@
 import functools
 import os
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
 if TYPE_CHECKING:
-    from assay.launchers.launcher import Launcher
-    from assay.launchers.slurm.launcher import SlurmConfig
+    from assay.launchers.launcher import Launcher, SchedulerConfig, SchedulerModule
+    from assay.records.launch import LaunchKind
     from assay.records.run import Run
     from assay.store.home import Home
 
@@ -22,7 +22,39 @@ def print_warning(text: str) -> None:
     click.secho(text, err=True, fg="yellow")
 
 
-LAUNCHERS = ("here", "background", "slurm", "allocation")
+_SEVERAL_MACHINES = {
+    "nodes": click.option("--nodes", type=int, help="Number of nodes, which share --workers evenly.  [1]"),
+    "workers_per_node": click.option(
+        "--workers-per-node",
+        type=click.IntRange(min=1),
+        help="allocation: maximum ranks of a node, so nodes that join later get some; by default the present "
+        "nodes share --workers.",
+    ),
+    "dry_run": click.option("--dry-run", is_flag=True, help="Print the scheduler's job; submit and write nothing."),
+}
+_SLURM = {
+    "partition": click.option("--partition", help="Partition of the job; by default the cluster's default."),
+    "time": click.option("--time", help="Time limit, e.g. 12:00:00; a longer run continues in the requeued job."),
+    "grace_s": click.option(
+        "--grace", "grace_s", type=int, help="Seconds before the time limit at which to commit and stop.  [120]"
+    ),
+    "requeue": click.option(
+        "--requeue/--no-requeue",
+        default=None,
+        help="Requeue the job after a preemption, a time limit or a node failure.  [requeue]",
+    ),
+    "sbatch": click.option(
+        "--sbatch",
+        multiple=True,
+        metavar="OPTION",
+        help="Additional option of sbatch, e.g. --sbatch=--gpus-per-node=8. May be repeated.",
+    ),
+}
+SCHEDULER_OPTIONS: "Mapping[LaunchKind, tuple[str, ...]]" = {"slurm": ("nodes", *_SLURM)}
+"""Scheduler -> its options, which are the fields of its `CONFIG`."""
+OPTION_SECTIONS = {"Several machines": tuple(_SEVERAL_MACHINES), "Slurm": tuple(_SLURM)}
+"""Headings of help -> options of `--on`."""
+TARGETS = ("here", "background", *SCHEDULER_OPTIONS, "allocation")
 
 
 @dataclass(frozen=True)
@@ -30,9 +62,9 @@ class LaunchTarget:
     """The values of `--on` and the options that belong to it."""
 
     on: str
-    slurm: dict[str, Any]
-    """Options of Slurm that were given, by their names in `SlurmConfig`."""
-    dry_run: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the scheduler that were set, by their names in its `CONFIG`."""
+    dry_run: bool = False
     launched: bool = False
     """Whether the process that started this one has recorded the launch."""
     workers_per_node: int | None = None
@@ -40,96 +72,99 @@ class LaunchTarget:
 
     def check(self, world_size: int) -> None:
         """Raise `ConfigError` for options that cannot work, before a run is created."""
-        if self.on == "slurm":
-            self.slurm_config().check_world_size(world_size)
+        if self.is_scheduled():
+            if not self.dry_run:
+                self.scheduler().check(self.config(), world_size=world_size)
         elif self.on == "allocation":
             from assay.launchers.slurm.allocation import Allocation
 
             Allocation.from_environment(os.environ)
+
+    def check_several_runs(self, starter: str) -> None:
+        """Raise an error if `starter`, which starts several runs, cannot start them with these options."""
+        wrong = "--dry-run" if self.dry_run else f"--on {self.on}"
+        if self.dry_run or self.on == "allocation":
+            targets = ", ".join(name for name in TARGETS if name != "allocation")
+            raise click.UsageError(f"{wrong} applies to a single run; {starter} supports --on {targets}.")
+
+    def is_scheduled(self) -> bool:
+        """Return whether a scheduler starts the run, and chooses its machines."""
+        return self.on in SCHEDULER_OPTIONS
+
+    def is_detached(self) -> bool:
+        """Return whether the run trains elsewhere than in this process."""
+        return self.on == "background" or self.is_scheduled()
 
     def num_nodes(self) -> int:
         if self.on == "allocation":
             from assay.launchers.slurm.allocation import Allocation
 
             return Allocation.from_environment(os.environ).num_nodes
-        return self.slurm_config().nodes if self.on == "slurm" else 1
+        return self.config().nodes if self.is_scheduled() else 1
 
     def host(self) -> str | None:
-        """Return the host that trains; None if Slurm chooses it."""
-        return None if self.on == "slurm" else socket.gethostname()
+        """Return the host that trains; None if a scheduler chooses it."""
+        return None if self.is_scheduled() else socket.gethostname()
 
-    def slurm_config(self) -> "SlurmConfig":
-        from assay.base.config import LoadedConfig, validated
-        from assay.launchers.slurm.launcher import SlurmConfig
+    def scheduler(self) -> "SchedulerModule":
+        from assay.launchers.launches import scheduler
 
-        return validated(SlurmConfig, LoadedConfig(self.slurm, dict.fromkeys(self.slurm, "command line")))
+        return scheduler(cast("LaunchKind", self.on))
+
+    def config(self) -> "SchedulerConfig":
+        """Return the validated options of the scheduler."""
+        from assay.base.config import COMMAND_LINE, LoadedConfig, validated
+
+        loaded = LoadedConfig(dict(self.options), dict.fromkeys(self.options, COMMAND_LINE))
+        return validated(self.scheduler().CONFIG, loaded)
 
     def launcher(self, home: "Home", options: tuple[str, ...]) -> "Launcher | None":
         """Return the launcher of the run; None if this process trains it."""
         from assay.launchers.local import BackgroundLauncher
-        from assay.launchers.slurm.launcher import SlurmLauncher
 
-        if self.on == "slurm":
-            return SlurmLauncher(home, self.slurm_config(), options)
+        if self.is_scheduled():
+            return self.scheduler().LAUNCHER(home, self.config(), options)
         return BackgroundLauncher(home, options) if self.on == "background" else None
 
 
 _OPTIONS = (
     click.option(
         "--on",
-        type=click.Choice(LAUNCHERS),
+        type=click.Choice(TARGETS),
         metavar="TARGET",
         default="here",
-        help="Where to train: here, background, slurm or allocation.",
+        help=f"Where to train: {', '.join(TARGETS[:-1])} or {TARGETS[-1]}.",
     ),
-    click.option("--nodes", type=int, help="slurm: number of nodes, which share --workers evenly.  [1]"),
-    click.option("--partition", help="slurm: partition of the job; by default the cluster's default."),
-    click.option("--time", help="slurm: time limit, e.g. 12:00:00; a longer run continues in the requeued job."),
-    click.option(
-        "--grace", "grace_s", type=int, help="slurm: seconds before the time limit at which to commit and stop.  [120]"
-    ),
-    click.option(
-        "--requeue/--no-requeue",
-        default=None,
-        help="slurm: requeue the job after a preemption, a time limit or a node failure.  [requeue]",
-    ),
-    click.option(
-        "--sbatch",
-        multiple=True,
-        metavar="OPTION",
-        help="slurm: additional option of sbatch, e.g. --sbatch=--gpus-per-node=8. May be repeated.",
-    ),
-    click.option(
-        "--workers-per-node",
-        type=click.IntRange(min=1),
-        help="allocation: maximum ranks of a node, so nodes that join later get some; by default the present "
-        "nodes share --workers.",
-    ),
+    *_SEVERAL_MACHINES.values(),
+    *_SLURM.values(),
     click.option("--launched", is_flag=True, hidden=True, help="The launch is recorded already."),
-    click.option("--dry-run", is_flag=True, help="slurm: print the job script; submit and write nothing."),
 )
-SLURM_OPTIONS = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch", "workers_per_node", "dry_run")
-"""Options of `--on slurm` and `--on allocation`, which help lists under a heading of their own."""
-OF_SLURM = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch")
 
 
 def launch_target_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of `--on` to a command, which gets them as one argument, `target`."""
+    names = dict.fromkeys(name for options in SCHEDULER_OPTIONS.values() for name in options)
 
     @functools.wraps(command)
     def with_launch_target(on: str, dry_run: bool, launched: bool, workers_per_node: int | None, **others: Any) -> None:
-        slurm_options = {name: others.pop(name) for name in OF_SLURM}
-        slurm = {name: value for name, value in slurm_options.items() if value not in (None, ())}
-        if on != "slurm" and (slurm or dry_run):
-            wrong = next(iter(slurm), "dry_run").removesuffix("_s").replace("_", "-")
-            raise click.UsageError(f"--{wrong} is an option of Slurm: add '--on slurm'.")
+        values = {name: value for name in names if (value := others.pop(name)) not in (None, ())}
+        wrong = next((name for name in values if name not in SCHEDULER_OPTIONS.get(cast("LaunchKind", on), ())), None)
+        if wrong is not None:
+            _reject_option(wrong, [kind for kind, options in SCHEDULER_OPTIONS.items() if wrong in options])
+        if dry_run and on not in SCHEDULER_OPTIONS:
+            _reject_option("dry_run", list(SCHEDULER_OPTIONS))
         if on != "allocation" and workers_per_node is not None:
             raise click.UsageError("--workers-per-node needs '--on allocation'.")
-        command(target=LaunchTarget(on, slurm, dry_run, launched, workers_per_node), **others)
+        command(target=LaunchTarget(on, values, dry_run, launched, workers_per_node), **others)
 
     for option in reversed(_OPTIONS):
         with_launch_target = option(with_launch_target)
     return with_launch_target
+
+
+def _reject_option(name: str, kinds: "list[LaunchKind]") -> NoReturn:
+    option = name.removesuffix("_s").replace("_", "-")
+    raise click.UsageError(f"--{option} needs {' or '.join(f'--on {kind}' for kind in kinds)}.")
 
 
 def launch(
@@ -145,11 +180,10 @@ def launch(
     from assay.workflows.bookkeeping import writer_of
 
     if target.dry_run:
-        from assay.launchers.slurm.launcher import job_script
         from assay.reporting.terminal.terminal import print_file
 
-        script = job_script(home, run, target.slurm_config(), world_size=world_size, options=options)
-        print_file(script)
+        job = target.scheduler().job_text(home, run, target.config(), world_size=world_size, options=options)
+        print_file(job)
         return True
     reject_copy(run)
     reject_links(Path(run.run_dir))

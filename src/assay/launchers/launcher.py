@@ -2,17 +2,22 @@
 
 All launchers keep one contract (tests/contract/test_launchers.py): the run reaches its last step with the same
 weights; a stopped run commits and exits; a restarted run resumes. The launch is recorded in the run's folder, and
-anyone with the record can query or stop it (`launchers.launches`).
+anyone with the record can query or stop it. `launchers.launches` has the table of all launchers: a launcher is one
+module, imported when a launch of its kind is started or queried.
 """
 
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from assay.base.errors import NotInstalledError
+from pydantic import PositiveInt
+
+from assay.base.config import FrozenConfig
+from assay.base.errors import ConfigError, NotInstalledError
 from assay.records.launch import Launch
 from assay.records.run import Run
+from assay.store.home import Home
 
 LaunchState = Literal["queued", "running", "ended", "elsewhere"]
 """`ended` does not imply success, which the run's log tells. `elsewhere`: a process on another host, whose state is
@@ -25,6 +30,58 @@ class Launcher(Protocol):
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Start the run, or resume it from its last commit."""
         ...
+
+
+class LauncherModule(Protocol):
+    """What the module of each launcher defines."""
+
+    def state(self, launch: Launch) -> LaunchState:
+        """Return whether the launch is queued, running or ended."""
+        ...
+
+    def stop(self, launch: Launch) -> None:
+        """Ask the launch to commit and exit, without waiting. Does nothing if it has ended."""
+        ...
+
+    def kill(self, launch: Launch) -> None:
+        """Kill the launch at once; its commits stay. Does nothing if it has ended."""
+        ...
+
+
+class SchedulerModule(LauncherModule, Protocol):
+    """What the module of a launcher defines if a scheduler chooses the machines."""
+
+    CONFIG: "type[SchedulerConfig]"
+    """Options of a launch; those of the command line have the names of its fields."""
+    LAUNCHER: Callable[[Home, Any, tuple[str, ...]], Launcher]
+    """Called with the home, a `CONFIG`, and further options of `assay train`."""
+
+    def check(self, config: Any, *, world_size: int) -> None:
+        """Raise `ConfigError` for a launch that cannot work, before the run is created."""
+        ...
+
+    def job_text(self, home: Home, run: Run, config: Any, *, world_size: int, options: tuple[str, ...] = ()) -> str:
+        """Return what `start` would submit, and submit and write nothing."""
+        ...
+
+    def pending_reason(self, launch: Launch) -> str:
+        """Return, in the scheduler's words, why the launch is queued."""
+        ...
+
+
+class SchedulerConfig(FrozenConfig):
+    """Options that all schedulers have."""
+
+    nodes: PositiveInt = 1
+    """Number of nodes. Each runs one supervisor; ranks are divided evenly."""
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raise `ConfigError` if a node would have no rank."""
+        if world_size < self.nodes:
+            raise ConfigError(
+                f"--nodes {self.nodes} --workers {world_size}: --workers counts the workers of all nodes, so some "
+                f"node would have none. Use --workers {self.nodes} or more, or fewer --nodes."
+            )
 
 
 def resume_command(run: Run, *, world_size: int, options: Sequence[str] = ()) -> list[str]:

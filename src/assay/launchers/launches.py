@@ -1,37 +1,49 @@
-"""Queries and stops a launch of any kind, given its record."""
+"""The table of launchers; queries and stops a launch of any kind, given its record."""
 
-from assay.launchers.launcher import LaunchState
-from assay.launchers.local import kill_process, stop_process
-from assay.launchers.slurm.launcher import cancel_job, job_state, kill_job, pending_reason
-from assay.records.launch import Launch
+import importlib
+from collections.abc import Mapping
+from typing import cast
+
+from assay.launchers.launcher import LauncherModule, LaunchState, SchedulerModule
+from assay.records.launch import Launch, LaunchKind
 from assay.records.run import Run
-from assay.store.launches import process_state, saved_launches
+from assay.store.launches import saved_launches
+
+SCHEDULERS: Mapping[LaunchKind, str] = {
+    "slurm": "assay.launchers.slurm.launcher",
+}
+"""Launcher -> its module, a `SchedulerModule`."""
+
+
+def scheduler(kind: LaunchKind) -> SchedulerModule:
+    """Import the module of a scheduler's launcher."""
+    return cast(SchedulerModule, importlib.import_module(SCHEDULERS[kind]))
+
+
+def _module_of(launch: Launch) -> LauncherModule:
+    if launch.launcher in SCHEDULERS:
+        return scheduler(launch.launcher)
+    return cast(LauncherModule, importlib.import_module("assay.launchers.local"))
 
 
 def state_of(launch: Launch) -> LaunchState:
     """Return whether the launch is queued, running or ended."""
-    return job_state(launch.job) if launch.launcher == "slurm" else process_state(launch)
+    return _module_of(launch).state(launch)
 
 
 def waiting_words(launch: Launch) -> str:
     """Return the scheduler's reason why a launch is queued."""
-    return f"{launch.where()} is pending: {pending_reason(launch.job)}"
+    return f"{launch.where()} is pending: {scheduler(launch.launcher).pending_reason(launch)}"
 
 
 def stop(launch: Launch) -> None:
     """Ask a launch to commit and exit, without waiting. Does nothing if it has ended."""
-    if launch.launcher == "slurm":
-        cancel_job(launch.job)
-    else:
-        stop_process(launch)
+    _module_of(launch).stop(launch)
 
 
-def end(launch: Launch) -> None:
+def kill(launch: Launch) -> None:
     """Kill a launch at once; its commits stay. Does nothing if it has ended."""
-    if launch.launcher == "slurm":
-        kill_job(launch.job)
-    else:
-        kill_process(launch)
+    _module_of(launch).kill(launch)
 
 
 def last_launch(run: Run) -> Launch | None:

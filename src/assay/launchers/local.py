@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.base.errors import ConfigError
-from assay.launchers.launcher import resume_command
+from assay.launchers.launcher import LaunchState, resume_command
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -66,22 +66,27 @@ def launched_here(run: Run, *, world_size: int, requested_s: float | None = None
     return save_launch(run, launcher="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
 
 
-def stop_process(launch: Launch) -> None:
+def state(launch: Launch) -> LaunchState:
+    """Return whether the process runs; `elsewhere` on another host."""
+    return process_state(launch)
+
+
+def stop(launch: Launch) -> None:
     """Send SIGTERM: the run commits at the next step and exits. Raises `ConfigError` on another host."""
     _signal(launch, signal.SIGTERM)
 
 
-def kill_process(launch: Launch) -> None:
+def kill(launch: Launch) -> None:
     """Send SIGKILL; the ranks notice and kill themselves. Raises `ConfigError` on another host."""
     _signal(launch, signal.SIGKILL)
 
 
 def _signal(launch: Launch, number: signal.Signals) -> None:
-    state = process_state(launch)
-    if state == "elsewhere":
+    found = process_state(launch)
+    if found == "elsewhere":
         raise ConfigError(
             f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}, which cannot be signalled "
             f"from {socket.gethostname()}. Stop it on {launch.host}: 'assay train stop {launch.run_id}'."
         )
-    if state == "running":
+    if found == "running":
         os.kill(int(launch.job), number)

@@ -6,8 +6,10 @@ from pydantic import PositiveInt
 
 from assay.records.record import Record
 
-LaunchKind = Literal["here", "background", "slurm"]
-"""`here`: in the calling process; `background`: in a new process on the same machine."""
+LaunchKind = Literal["here", "background", "slurm", "kubernetes", "ray"]
+"""`here`: in the calling process; `background`: in a new process on the same machine; else a scheduler."""
+
+_SCHEDULED = {"slurm": "Slurm job", "kubernetes": "Kubernetes Job", "ray": "Ray actor"}
 
 
 class Launch(Record):
@@ -17,11 +19,11 @@ class Launch(Record):
     number: PositiveInt
     launcher: LaunchKind
     job: str
-    """Process id or job number."""
+    """Process id, job number, or name: Kubernetes' is NAMESPACE/NAME."""
     host: str
     """For a job, where it was submitted."""
     process: str = ""
-    """Identifies the process if `job` is reused."""
+    """Identifies the process, or Kubernetes' Job (UID and server), if `job` is reused."""
     started_by: str
     started_s: float
     requested_s: float | None = None
@@ -32,6 +34,14 @@ class Launch(Record):
     ended_s: float | None = None
     """When the training returned to a process that lives on, such as a notebook; None while it trains or if it died."""
 
+    def is_process(self) -> bool:
+        """Return whether it is a process of `host`, and no scheduler's."""
+        return self.launcher not in _SCHEDULED
+
+    def job_name(self) -> str:
+        """`Slurm job 12`, `process 345`."""
+        return f"{_SCHEDULED.get(self.launcher, 'process')} {self.job}"
+
     def where(self) -> str:
         """`Slurm job 12`, `process 345 on node7`."""
-        return f"Slurm job {self.job}" if self.launcher == "slurm" else f"process {self.job} on {self.host}"
+        return f"{self.job_name()} on {self.host}" if self.is_process() else self.job_name()

@@ -100,10 +100,10 @@ def _state_and_tick(pid: int) -> tuple[str, str]:
 
 
 def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
-    """Return the state of a launch in a process."""
+    """Return the state of a launch in a process; `elsewhere` for a scheduler's."""
     if launch.ended_s is not None:
         return "ended"
-    if launch.host != socket.gethostname():
+    if not launch.is_process() or launch.host != socket.gethostname():
         return "elsewhere"
     is_alive = launch.process == process_key(int(launch.job))
     # Who trains does not ask: a process that asks about itself is done with the run.

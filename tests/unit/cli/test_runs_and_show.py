@@ -360,8 +360,8 @@ def test_a_run_that_still_trains_is_not_resumed_beside_that(home: Path, pid: int
     Path(run.run_dir).mkdir(parents=True)
     (Path(run.run_dir) / "run.json").write_text(run.to_sealed_json())
     save_launch(run, launcher="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
-    here, request = LaunchTarget("here", {}, False, False), Home.from_environment()
-    for take_over, location in ((True, here), (False, LaunchTarget("here", {}, False, launched=True))):
+    here, request = LaunchTarget("here"), Home.from_environment()
+    for take_over, location in ((True, here), (False, LaunchTarget("here", launched=True))):
         _check_not_running(request, "tiny-1", location, take_over=take_over)
     refused = pytest.raises(ConfigError, match=f"run tiny-1 is being trained by process {pid} on .*--take-over")
     with refused if is_refused else nullcontext():

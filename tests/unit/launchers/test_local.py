@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launchers.local import _WAIT_FOR_GO, stop_process
+from assay.launchers.local import _WAIT_FOR_GO, stop
 from assay.records.launch import Launch
 from assay.store.launches import process_key, process_state
 
@@ -33,7 +33,7 @@ def launch_of(pid: int, **changes: object) -> Launch:
 def test_a_process_runs_until_it_was_stopped(sleeper: subprocess.Popen[bytes]):
     launch = launch_of(sleeper.pid)
     assert process_state(launch) == "running"
-    stop_process(launch)
+    stop(launch)
     while Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
     assert process_state(launch) == "ended", "what is left of it until somebody waits does not count"
@@ -42,14 +42,14 @@ def test_a_process_runs_until_it_was_stopped(sleeper: subprocess.Popen[bytes]):
 def test_another_process_of_the_same_number_is_left_alone(sleeper: subprocess.Popen[bytes]):
     stale = launch_of(sleeper.pid, process=process_key(os.getpid()))
     assert process_state(stale) == "ended"
-    stop_process(stale)
+    stop(stale)
     assert sleeper.poll() is None
 
 
 def test_a_process_that_is_done_with_the_run_and_lives_on_does_not_run(sleeper: subprocess.Popen[bytes]):
     done = launch_of(sleeper.pid, ended_s=1.0)
     assert process_state(done) == "ended"
-    stop_process(done)
+    stop(done)
     assert sleeper.poll() is None
 
 
@@ -59,7 +59,7 @@ def test_a_process_on_another_host_is_named_and_not_touched(sleeper: subprocess.
     with pytest.raises(
         ConfigError, match=rf"on node7 as process {sleeper.pid}.*Stop it on node7: 'assay train stop r'"
     ):
-        stop_process(elsewhere)
+        stop(elsewhere)
     assert sleeper.poll() is None
 
 

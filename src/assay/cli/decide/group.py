@@ -11,7 +11,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
 from assay.cli.command import CommandGroup
-from assay.cli.launch_target import SLURM_OPTIONS, LaunchTarget, launch_target_options, print_warning
+from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     CAMPAIGN,
     FILE,
@@ -57,7 +57,7 @@ def decide() -> None:
     """
 
 
-@decide.command("run", sections={"Slurm": SLURM_OPTIONS})
+@decide.command("run", sections=OPTION_SECTIONS)
 @click.argument("file", type=FILE)
 @click.argument("overrides", nargs=-1)
 @click.option(
@@ -94,8 +94,7 @@ def run(
     Runs that train in the background or in Slurm do not depend on this command: if it is killed they continue,
     and when it is started again it waits for them, on whatever machine they were started.
     """
-    if target.on == "allocation" or target.dry_run:
-        raise click.UsageError("a campaign supports '--on here', '--on background' and '--on slurm' only.")
+    target.check_several_runs("a campaign")
     if target.on == "here" and runs_at_once > 1:
         raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
     from assay.cli.progress import ProgressObserver
@@ -119,7 +118,7 @@ def run(
             f"{_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
-        if measure_s and target.on != "slurm":
+        if measure_s and not target.is_scheduled():
             click.echo(f"measuring {measure_s:g} s of real steps, in a folder that is removed ...", err=True)
             click.echo(statement_text(expected_cost(loaded, seconds=measure_s)))
         for line in checked.power:

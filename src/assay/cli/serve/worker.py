@@ -3,11 +3,11 @@
 import click
 
 from assay.cli.command import Command
-from assay.cli.launch_target import SLURM_OPTIONS, LaunchTarget, launch_target_options
+from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options
 from assay.cli.parameters import current_home, python_graders_option, set_python_graders
 
 
-@click.command(cls=Command, sections={"Slurm": SLURM_OPTIONS})
+@click.command(cls=Command, sections=OPTION_SECTIONS)
 @click.option(
     "--runs-at-once", type=click.IntRange(min=1), default=1, help="Number of runs that train at the same time."
 )
@@ -43,11 +43,7 @@ def worker(
     number of workers may run on any machines that see the folder. With '--on slurm' the runs are jobs of a
     cluster; the worker itself stays where it was started, e.g. on a login node.
     """
-    if target.on == "allocation" or target.dry_run:
-        wrong = "--dry-run" if target.dry_run else "--on allocation"
-        raise click.UsageError(
-            f"{wrong} applies to a single run; a worker supports '--on slurm', or runs on this machine."
-        )
+    target.check_several_runs("a worker")
     set_python_graders(python_graders)
     from assay.launchers.local import BackgroundLauncher
     from assay.workers.batch.process import run_worker

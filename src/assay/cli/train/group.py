@@ -12,7 +12,7 @@ from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
 from assay.cli.command import CommandGroup
-from assay.cli.launch_target import SLURM_OPTIONS, LaunchTarget, launch_target_options, print_warning
+from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     FILE,
     FILE_OR_CHANGE,
@@ -51,7 +51,7 @@ _SECTIONS = {
     "Failures": ("after_death", "hang_s", "leave_within", "verify_commits", "store_retry_s", "faults"),
     "Workers": ("share", "python_graders"),
     "Checking": ("measure_s", "verbose"),
-    "Slurm": SLURM_OPTIONS,
+    **OPTION_SECTIONS,
 }
 
 
@@ -212,7 +212,7 @@ def _checked_workers(run: "Run", workers: Workers, target: LaunchTarget) -> int:
     recipe = recipe_of(run)
     if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and target.on != "allocation":
         print_warning(f"warning: {warning}")
-    if target.on in ("slurm", "allocation"):
+    if target.is_scheduled() or target.on == "allocation":
         return workers.most
     return room_here(
         workers,
@@ -248,7 +248,7 @@ def _start_run(
         bring_commit(home, run)
     if not is_new and not target.dry_run and _has_finished(run):
         # A killed launch may have left evaluation and audit undone; they run here, and nothing is trained.
-        return target.on not in ("background", "slurm")
+        return not target.is_detached()
     return not launch(home, target, run, world_size=workers, options=forwarded, as_json=as_json)
 
 
@@ -332,7 +332,7 @@ def _split_arguments(
 def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *, take_over: bool) -> None:
     """Raise `ConfigError` if a process of this host trains the run now, unless --take-over is set.
 
-    A Slurm job is not checked: that would need its scheduler.
+    A scheduler's job is not checked: that would need the scheduler.
     """
     if resume is None:
         if take_over:
@@ -344,7 +344,7 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
     if not target.launched:
         _check_no_worker(home, run, is_launched=target.on == "allocation")
     last = next(reversed(saved_launches(run)), None)
-    if take_over or target.launched or target.on == "allocation" or last is None or last.launcher == "slurm":
+    if take_over or target.launched or target.on == "allocation" or last is None or not last.is_process():
         return
     if process_state(last) == "running":
         raise ConfigError(

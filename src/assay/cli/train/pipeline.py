@@ -40,8 +40,7 @@ def train_pipeline(
     declared = load_pipeline(file, overrides)
     config = declared.config
     target.check(config.workers)
-    if target.on == "allocation" or target.dry_run:
-        raise click.UsageError("a pipeline supports '--on here', '--on background' and '--on slurm' only.")
+    target.check_several_runs("a pipeline")
     home = current_home()
     steps = check_stages(declared, home)
     if check:
@@ -61,9 +60,9 @@ def train_pipeline(
         result = run_pipeline(
             open_pipeline,
             ledger,
-            # Slurm queues what does not fit; runs on this machine would compete for its cores.
+            # A scheduler queues what does not fit; runs on this machine would compete for its cores.
             execution=ExecutionSettings(
-                launcher, config.seeds if target.on == "slurm" else 1, host=target.host(), warn=print_warning
+                launcher, config.seeds if target.is_scheduled() else 1, host=target.host(), warn=print_warning
             ),
             on_message=print_status,
         )
@@ -106,6 +105,6 @@ def _check_options() -> None:
 
 
 def _is_launch_option(name: str) -> bool:
-    from assay.cli.launch_target import OF_SLURM
+    from assay.cli.launch_target import SCHEDULER_OPTIONS
 
-    return name in (*OF_SLURM, "dry_run", "launched")
+    return name in ("dry_run", "launched") or any(name in options for options in SCHEDULER_OPTIONS.values())

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from pydantic import PositiveInt, field_validator
 
-from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
 from assay.elastic.nodes.connection import link_key
 from assay.launchers.guards import hosts_left_out
-from assay.launchers.launcher import LaunchState, resume_command
+from assay.launchers.launcher import LaunchState, SchedulerConfig, resume_command
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -37,11 +36,9 @@ TERMINATED = 128 + 15
 _ACTIVE = ("CONFIGURING", "RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 
 
-class SlurmConfig(FrozenConfig):
+class SlurmConfig(SchedulerConfig):
     """Slurm options of a job."""
 
-    nodes: PositiveInt = 1
-    """Number of nodes. Each runs one supervisor; ranks are divided evenly."""
     partition: str | None = None
     """Partition; None for the cluster's default."""
     time: str | None = None
@@ -82,16 +79,13 @@ class SlurmConfig(FrozenConfig):
         requeue = "--requeue" if self.requeue else "--no-requeue"
         return [f"--signal=TERM@{self.grace_s}", requeue, "--open-mode=append"]
 
-    def check_world_size(self, world_size: int) -> None:
-        """Raise `ConfigError` if a node would have no rank."""
-        if world_size < self.nodes:
-            raise ConfigError(
-                f"--nodes {self.nodes} --workers {world_size}: --workers counts the workers of all nodes, so some "
-                f"node would have none. Use --workers {self.nodes} or more, or fewer --nodes."
-            )
+
+def check(config: SlurmConfig, *, world_size: int) -> None:
+    """Raise `ConfigError` if a node would have no rank."""
+    config.check_world_size(world_size)
 
 
-def job_script(home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
+def job_text(home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
     """Return the job script; `options` are further options of `assay train`."""
     config.check_world_size(world_size)
     threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
@@ -169,7 +163,7 @@ class SlurmLauncher:
         return save_launch(run, launcher="slurm", job=job, world_size=world_size, log=log)
 
     def _submit(self, run: Run, world_size: int) -> str:
-        script = job_script(self._home, run, self._config, world_size=world_size, options=self._options)
+        script = job_text(self._home, run, self._config, world_size=world_size, options=self._options)
         folder = slurm_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.sh").write_text(script)
@@ -184,10 +178,13 @@ class SlurmLauncher:
         return output.strip().partition(";")[0]  # sbatch may append ";CLUSTER"
 
 
-def job_state(job: str) -> LaunchState:
+CONFIG, LAUNCHER = SlurmConfig, SlurmLauncher
+
+
+def state(launch: Launch) -> LaunchState:
     """Return the state of a job. A job that Slurm does not know has ended: it forgets jobs after minutes."""
     try:
-        states = run_slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
+        states = run_slurm("squeue", "--noheader", "--format=%T", f"--jobs={launch.job}").split()
     except TrainingError as error:
         if "Invalid job id" in str(error):
             return "ended"
@@ -197,20 +194,20 @@ def job_state(job: str) -> LaunchState:
     return "running" if states[0] in _ACTIVE else "queued"
 
 
-def pending_reason(job: str) -> str:
+def pending_reason(launch: Launch) -> str:
     """Return Slurm's pending reason of a job, e.g. `Resources`; `None` if it has started meanwhile."""
-    reasons = run_slurm("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
+    reasons = run_slurm("squeue", "--noheader", "--format=%r", f"--jobs={launch.job}").split()
     return reasons[0] if reasons else "None"
 
 
-def cancel_job(job: str) -> None:
+def stop(launch: Launch) -> None:
     """Cancel a job: its ranks get the cluster's KillWait to commit and exit."""
-    run_slurm("scancel", _checked_job(job))
+    run_slurm("scancel", _checked_job(launch.job))
 
 
-def kill_job(job: str) -> None:
+def kill(launch: Launch) -> None:
     """Kill the script and the ranks of a job at once; it is not requeued."""
-    run_slurm("scancel", "--full", "--signal=KILL", _checked_job(job))
+    run_slurm("scancel", "--full", "--signal=KILL", _checked_job(launch.job))
 
 
 def _checked_job(job: str) -> str:

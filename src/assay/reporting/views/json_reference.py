@@ -85,7 +85,7 @@ PRINTED = (
     Printed("assay runs show PIPELINE, assay train PIPELINE", "one object", PipelineView),
     Printed("assay train --check", "one object", CheckView),
     Printed("assay runs diff", "one object", RunDiffView),
-    Printed("assay train --on background, assay train --on slurm", "one object, at once", Launch),
+    Printed("assay train --on background, assay train --on SCHEDULER", "one object, at once", Launch),
     Printed("assay runs audit", "one object", AuditReport),
     Printed("assay runs goodput RUN...", "one object", Goodput),
     Printed("assay runs goodput PROGRAM", "one object", ProgramGoodput),

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import StoreAwayError, StoreError, TrainingError
 from assay.launchers.launcher import Launcher
-from assay.launchers.launches import end, last_launch, state_of, stop, waiting_words
+from assay.launchers.launches import kill, last_launch, state_of, stop, waiting_words
 from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated
 from assay.records.launch import Launch
 from assay.records.run import Run
@@ -132,7 +132,7 @@ class RunsOfHome:
     def end(self, launch: Launch) -> None:
         """Kill the launch; work after its last commit is lost."""
         if _of_scheduler(launch, state_of) != "elsewhere":
-            end(launch)
+            kill(launch)
 
     def held(self, run_id: str) -> list[AttemptTime]:
         """Return the device time by attempt, so far."""

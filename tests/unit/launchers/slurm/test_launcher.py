@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
 from assay.launchers.slurm.allocation import Allocation
-from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher, cancel_job, job_script
+from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher, job_text, stop
+from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_of, recipe_sha256
@@ -42,7 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run) -> None:
     config = SlurmConfig(nodes=2, partition="low", time="2-0", grace_s=300, sbatch=("--gpus-per-node=8",))
-    lines = job_script(Home.from_environment(), run, config, world_size=4, options=("--max-restarts=3",)).splitlines()
+    lines = job_text(Home.from_environment(), run, config, world_size=4, options=("--max-restarts=3",)).splitlines()
     request = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
     assert request >= {
         "--nodes=2",
@@ -61,7 +62,7 @@ def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run
 
 
 def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
-    script = job_script(Home.from_environment(), run, SlurmConfig(), world_size=1)
+    script = job_text(Home.from_environment(), run, SlurmConfig(), world_size=1)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     home = next(line for line in script.splitlines() if line.startswith("export ASSAY_HOME"))
     printed = subprocess.run(
@@ -75,7 +76,7 @@ def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
 )
 def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(run: Run, tmp_path: Path, folder: str) -> None:
     run = run.model_copy(update={"run_id": folder, "run_dir": str(tmp_path / folder)})
-    script = job_script(Home.at(tmp_path / folder), run, SlurmConfig(), world_size=1)
+    script = job_text(Home.at(tmp_path / folder), run, SlurmConfig(), world_size=1)
     (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$ASSAY_HOME" "$@" > read\n')
     (tmp_path / "srun").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
@@ -97,7 +98,7 @@ def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(run: Run, tm
             recipe_of(run.model_copy(update={"recipe": {**run.recipe, "name": hostile}}))
         else:
             bad = run.model_copy(update={"run_dir": hostile})
-            job_script(Home.from_environment(), bad, SlurmConfig(), world_size=1)
+            job_text(Home.from_environment(), bad, SlurmConfig(), world_size=1)
 
 
 def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +106,12 @@ def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: py
     (tmp_path / "scancel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(ConfigError, match="is not a Slurm job id"):
-        cancel_job("--user=somebody")
+        stop(
+            Launch(
+                run_id="r", number=1, launcher="slurm", job="--user=somebody", host="", started_by="",
+                started_s=0.0, world_size=1, log="",
+            )
+        )  # fmt: skip
     assert not (tmp_path / "it-ran").exists()
 
 
@@ -119,7 +125,7 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
     for name, body in {"srun": f"exit {code}", "scontrol": f"echo $* > {tmp_path}/said"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    script = job_script(Home.from_environment(), run, SlurmConfig(requeue=requeue), world_size=1)
+    script = job_text(Home.from_environment(), run, SlurmConfig(requeue=requeue), world_size=1)
     done = subprocess.run(
         ["bash"], input=script, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     )
@@ -131,8 +137,8 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
 
 def test_a_node_without_a_rank_is_refused_and_one_with_more_than_others_gets_its_processors(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"--nodes 3 --workers 2: .*Use --workers 3"):
-        job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=2)
-    lines = job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=4)
+        job_text(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=2)
+    lines = job_text(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=4)
     assert "#SBATCH --cpus-per-task=6\n" in lines
 
 
@@ -178,4 +184,4 @@ def test_an_option_of_slurm_needs_slurm(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").touch()
     response = CliRunner().invoke(cli, ["train", str(tmp_path / "recipe.yaml"), "--grace", "5"])
     assert response.exit_code == 2
-    assert "--grace is an option of Slurm: add '--on slurm'" in response.output
+    assert "--grace needs --on slurm" in response.output

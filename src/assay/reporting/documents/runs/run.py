@@ -186,8 +186,7 @@ def _note_facts(run: RunView) -> Iterator[Fact]:
 
 
 def _started_text(launch: Launch) -> str:
-    where = "Slurm job" if launch.launcher == "slurm" else "process"
-    return f"{where} {launch.job}, by {launch.started_by} on {launch.host}, {utc_text(launch.started_s)}"
+    return f"{launch.job_name()}, by {launch.started_by} on {launch.host}, {utc_text(launch.started_s)}"
 
 
 def _commits_text(run: RunView) -> tuple[Text, str]:
