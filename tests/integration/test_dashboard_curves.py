@@ -115,6 +115,14 @@ def drawn_pixels(
     )
 
 
+def test_a_curve_has_its_width_before_any_change_of_size_is_reported(page: Any, home: Home, address: str) -> None:
+    sample_run(home, "first-width", num_steps=100)
+    page.add_init_script("window.ResizeObserver = class { observe() {} unobserve() {} disconnect() {} };")
+    open_panels(page, f"{address}/runs/first-width")
+    wide, plot = (page.locator(f"#plot-training-loss{part}").bounding_box()["width"] for part in (" canvas", ""))
+    assert wide == plot > 300
+
+
 def test_a_spike_of_one_sample_is_drawn(page: Any, home: Home, address: str) -> None:
     sample_run(home, "spike")
     open_panels(page, f"{address}/runs/spike")
