@@ -6,7 +6,8 @@
     .venv-sinks/bin/python benchmarks/dashboard.py --only live --live 600
     .venv-sinks/bin/python benchmarks/dashboard.py --tiny          everything in small, in a minute
 
-    peers      a curve of 1 M points is logged, read back and drawn; 100 runs are compared
+    peers      a curve of 1 M points is logged, read back twice (the first read indexes it) and drawn; 100 runs are
+               compared
     pages      first view, CPU time of the server and size of each page; the start of `assay serve`
     zoom       a curve of 10 M points
     live       twenty open pages of twenty runs that log each second; the heap of one of them in the end
@@ -56,7 +57,11 @@ LIVE_PAGES = 20
 METRICS = [f"metric_{number}" for number in range(17)] + ["loss", "tokens", "step_s"]
 TARGETS = [
     *(Target(f"log: {name} / assay", 1.0, at_most=False) for name in ("tensorboard", "mlflow", "trackio")),
-    *(Target(f"read: {name} / assay", 10.0, at_most=False) for name in ("tensorboard", "mlflow", "trackio")),
+    *(
+        Target(f"{read}: {name} / assay", 10.0, at_most=False)
+        for read in ("read", "read_again")
+        for name in ("tensorboard", "mlflow", "trackio")
+    ),
     Target("first_curve: tensorboard / assay", 3.0, at_most=False),
     Target("compared: tensorboard / assay", 1.0, at_most=False),
     Target("pages: view_ms", 1_000.0, at_most=True),
@@ -327,7 +332,8 @@ def peers(num_points: int, num_runs: int) -> dict[str, dict[str, float]]:
             many.mkdir()
             log_s, _ = _timed(partial(tool.log, one, values))
             read_s, num_read = _timed(partial(tool.read, one))
-            found = {"log_s": log_s, "read_s": read_s, "points_read": float(num_read)}
+            again_s, _ = _timed(partial(tool.read, one))
+            found = {"log_s": log_s, "read_s": read_s, "read_again_s": again_s, "points_read": float(num_read)}
             if tool.serve is not None and tool.log_many is not None:
                 port = free_port()
                 found["first_curve_s"] = first_drawn_s(opened, tool.serve(one, port), port, tool.curve)
