@@ -7,7 +7,6 @@ The tokenizer is the one of `curves/`. A change that is meant shows itself by
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +15,7 @@ import pytest
 from assay.data.dataset import build
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
+from assay.data.pools.pool import ThreadPool
 from assay.records.dataset import Format
 
 FILE = Path(__file__).parent / "language_rows.json"
@@ -60,7 +60,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("format", get_args(Format))
 def test_rows_come_out_as_they_once_did(tmp_path: Path, format: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "ProcessPoolExecutor", lambda workers, *_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(build, "ProcessPool", ThreadPool)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[format]))
     (tmp_path / "template.jinja").write_text(TEMPLATE)
     has_messages = format in ("chat", "pairs", "prompts")

@@ -3,7 +3,6 @@
 import json
 import resource
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from agreement.tiny_models import save_tiny
 from assay.base.errors import DataError
 from assay.data.dataset import build
 from assay.data.dataset.formats import template
+from assay.data.pools.pool import ThreadPool
 from in_process import assay as run
 from language_rows import language_dataset, sft_recipe
 from preference_rows import pair_row, preference_dataset, preference_recipe, small_model, write_pairs
@@ -29,7 +29,7 @@ USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "cont
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether workers are processes is told elsewhere, and each takes seconds to start."""
-    monkeypatch.setattr(build, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+    monkeypatch.setattr(build, "ProcessPool", lambda _: ThreadPool(1))
 
 
 @pytest.fixture(autouse=True)

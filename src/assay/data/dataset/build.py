@@ -1,29 +1,22 @@
 """Builds a dataset from raw files: tokenised Parquet shards and their manifest.
 
-    sources --> spans --(check, processes)--> facts of all rows --> types, kind of label, rows to leave out
+    sources --> spans --(check, pool)--> facts of all rows --> types, kind of label, rows to leave out
                   |                                                         |
-                  +------------------(tokenise, processes)------------------+--> shards --> index_dataset
+                  +-----------------(tokenise, pool)------------------------+--> shards --> index_dataset
 
 All input is checked before tokenising starts, so that a bad line at the end does not waste hours. Shards are
 written atomically, under a name derived from their input and settings; an interrupted build continues where it
-stopped. Memory holds three 8-byte digests per row.
+stopped. Memory holds one byte per row (`duplicates`), and the results of the spans that are in progress.
 """
 
 import json
-import logging
-import os
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
-from assay.base.errors import AssayError, ConfigError, DataError
-from assay.base.seeds import Keys
+from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import KEY, LABEL, TIME, is_ragged
+from assay.data.dataset.duplicates import Duplicates, DuplicateSearch
 from assay.data.dataset.fields import (
     SHOWN_FAULTS,
     BuildConfig,
@@ -64,7 +57,7 @@ from assay.data.dataset.formats.encode import (
     list_array,
 )
 from assay.data.dataset.formats.template import TEMPLATE_FILE
-from assay.data.dataset.index import Progress, TokenizerInfo, index_dataset
+from assay.data.dataset.index import TokenizerInfo, index_dataset
 from assay.data.dataset.label_values import COLUMN_TYPES, LabelFacts, LabelKind, kind_of_labels, label_value
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.span import RawSpan
@@ -76,14 +69,14 @@ from assay.data.dataset.tokens import (
     tokenizer_file,
     train_tokenizer,
 )
+from assay.data.pools.pool import Pool, Progress, ThisThread, no_progress, run_jobs
+from assay.data.pools.processes import ProcessPool
 from assay.records.dataset import BoundaryTokens, BuildSummary, DatasetManifest
 from assay.store.objects import open_store
 
 SHARDS_FOLDER = "shards"
 TRAINING_TEXTS = 200_000
 """Maximum number of (evenly spaced) texts that a new tokenizer is trained on."""
-MAX_PROCESSES = 3
-"""Attempts at one part of a build whose process is killed."""
 SMALL_BYTES = 4_000_000
 """Input size that is tokenised in about the time that starting a process takes."""
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
@@ -96,25 +89,6 @@ _ENCODING = "encoding 2"
 _NAMES_IF_SET = (
     "label_kind", "key_is_text", "drop", "format", "chat_template", "chat_date", "end_token", "control_tokens",
 )  # fmt: skip
-Result = TypeVar("Result")
-
-
-def _no_progress(done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-class Duplicates(NamedTuple):
-    """Counts of duplicates, and the dropped rows of each span."""
-
-    num_doubled: int
-    """Rows whose text occurs in an earlier row."""
-    num_conflicting: int
-    """Rows whose text occurs with several labels."""
-    num_shared: int
-    """Rows, not dropped, whose text occurs in several groups: they may leak from one part to another."""
-    dropped: list[npt.NDArray[np.bool_]]
-    num_dropped: int
-    num_retained: int
 
 
 class ColumnPlan(NamedTuple):
@@ -132,14 +106,16 @@ def build_dataset(
     *,
     name: str | None = None,
     workers: int = 2,
-    checking: Progress = _no_progress,
-    progress: Progress = _no_progress,
+    checking: Progress = no_progress,
+    progress: Progress = no_progress,
     replacing: Callable[[], None] = lambda: None,
+    pool: Pool | None = None,
 ) -> DatasetManifest:
     """Tokenise the rows of `sources` into `out/shards`, and write tokenizer and manifest to `out`.
 
     `checking` and `progress` are called with (shards done, total shards) during the two passes.
     `replacing` is called before files of another dataset in `out` are overwritten; it may raise to prevent that.
+    `pool` runs the jobs of both passes; the default is `workers` local processes.
     """
     if new_vocabulary(config.tokenizer) is None:
         _check_tokenizer(config)
@@ -148,23 +124,22 @@ def build_dataset(
     source_names = ", ".join(map(str, sources))
     if all(span.fields is not None for span in spans):
         check_fields(config, (name for span in spans for name in span.fields or ()), source_names)
-    with _workers(spans, workers) as pool:
-        facts = _map_jobs(pool, check_span, [(span, config) for span in spans], checking)
-        _check_usable(facts, config, source_names)
-        _check_missing_fields(facts, config, source_names)
-        plan, duplicates = _column_plan(facts, config), find_duplicates(facts, config.drop)
+    with nullcontext(pool) if pool is not None else _local_pool(spans, workers) as span_pool:
+        facts, duplicates = _checked_rows(span_pool, spans, config, source_names, checking)
+        plan = _column_plan(facts, config)
         _check_rows_left(facts, duplicates, source_names)
         config = _save_tokenizer(spans, duplicates, config, out, replacing)
-        names = _shard_names(
-            _map_jobs(pool, _digest_of, [(span, config) for span in spans], _no_progress), config, plan, duplicates
-        )
+        digests = list(run_jobs(span_pool, _digest_of, [(span, config) for span in spans]))
+        names = _shard_names(digests, config, plan, duplicates)
         done = finished_shards(folder, [name for name in names if name], replacing)
         jobs = [
             (span, folder, name, config, plan, dropped)
             for span, name, dropped in zip(spans, names, duplicates.dropped, strict=True)
             if name and name not in done
         ]
-        _map_jobs(pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs)))
+        for _ in run_jobs(span_pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs))):
+            pass
+        finished_shards(folder, [name for name in names if name])  # deletes what a killed worker left unfinished
     shards = [folder / name for name in names if name]
 
     def replace_or_clean_up() -> None:
@@ -184,6 +159,7 @@ def build_dataset(
         name=name or out.resolve().name,
         needs_label=config.label_field is not None,
         workers=workers,
+        pool=pool,
         tokenizer_info=TokenizerInfo(
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
             _saved_file_digest(config, SETTINGS_FILE),
@@ -195,6 +171,20 @@ def build_dataset(
     )
     _keep_origin(sources, config, out)
     return manifest
+
+
+def _checked_rows(
+    pool: Pool, spans: Sequence[RawSpan], config: BuildConfig, source_names: str, progress: Progress
+) -> tuple[list[SpanFacts], Duplicates]:
+    """Check all rows, and find duplicates among them."""
+    facts: list[SpanFacts] = []
+    with DuplicateSearch() as search:
+        for of_span, digests in run_jobs(pool, check_span, [(span, config) for span in spans], progress):
+            facts.append(of_span)
+            search.add(digests)
+        _check_usable(facts, config, source_names)
+        _check_missing_fields(facts, config, source_names)
+        return facts, search.find(config.drop)
 
 
 def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
@@ -357,7 +347,7 @@ def _summary(
             excluded.plus(more) for excluded, more in zip((long, unusable, altered), in_shard, strict=True)
         )
     return BuildSummary(
-        num_read=sum(len(fact.texts) + sum(excluded.num_rows for excluded in _exclusions([fact])) for fact in facts),
+        num_read=sum(fact.num_usable + sum(excluded.num_rows for excluded in _exclusions([fact])) for fact in facts),
         num_empty=empty.num_rows,
         first_empty=empty.first,
         num_unlabelled=unlabelled.num_rows,
@@ -406,78 +396,11 @@ def _remove_empty(shards: Sequence[Path], summary: BuildSummary, source_names: s
         path.unlink()
 
 
-def _workers(spans: Sequence[RawSpan], workers: int) -> AbstractContextManager[ProcessPoolExecutor | None]:
-    """Return a pool of worker processes; None if the input is so small that this process is faster."""
+def _local_pool(spans: Sequence[RawSpan], workers: int) -> Pool:
+    """Return a pool of processes; this thread if the input is so small that it is faster."""
     sources = {span.source for span in spans}
     is_small = all(map(Path.is_file, sources)) and sum(source.stat().st_size for source in sources) < SMALL_BYTES
-    if workers == 1 or len(spans) == 1 or is_small:
-        return nullcontext()
-    # Forking a process with threads is unsafe, and a process has only one fork server, which the ranks need with
-    # their own preloaded imports. So spawn.
-    return ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
-
-
-def _map_jobs(
-    pool: ProcessPoolExecutor | None,
-    work: Callable[..., Result],
-    jobs: Sequence[tuple[object, ...]],
-    progress: Progress,
-) -> list[Result]:
-    """Run jobs and return the results in order; the first error cancels pending jobs."""
-    results: list[Result] = []
-    progress(0, len(jobs))
-    if pool is None:
-        for job in jobs:
-            results.append(work(*job))
-            progress(len(results), len(jobs))
-        return results
-    try:
-        for future in [pool.submit(work, *job) for job in jobs]:
-            results.append(future.result())
-            progress(len(results), len(jobs))
-    except BrokenProcessPool:
-        logging.getLogger("assay.data").warning(
-            "a process of the build was killed; what it had not done is done again, one part at a time"
-        )
-        for result in _one_by_one(work, jobs[len(results) :]):
-            results.append(result)
-            progress(len(results), len(jobs))
-    except BaseException:
-        pool.shutdown(cancel_futures=True)
-        raise
-    return results
-
-
-def _one_by_one(work: Callable[..., Result], jobs: Sequence[tuple[object, ...]]) -> Iterator[Result]:
-    """Run jobs in one worker process, restarted when it is killed."""
-    num_done = num_killed = 0
-    while num_done < len(jobs):
-        try:
-            with ProcessPoolExecutor(1, get_context("spawn"), _begin_worker) as pool:
-                for job in jobs[num_done:]:
-                    yield pool.submit(work, *job).result()
-                    num_done, num_killed = num_done + 1, 0
-        except BrokenProcessPool as error:
-            num_killed += 1
-            if num_killed == MAX_PROCESSES:
-                raise AssayError(
-                    f"{MAX_PROCESSES} processes were killed at the same part of the build, as the kernel does "
-                    "when memory runs out. Give it more memory; the same command goes on with what is not done."
-                ) from error
-
-
-def _begin_worker() -> None:
-    """Disable the tokenizer's threads (one per core), and exit together with the parent."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent dies; otherwise a worker would wait for jobs forever."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+    return ThisThread() if workers == 1 or len(spans) == 1 or is_small else ProcessPool(workers)
 
 
 def check_foreign_shards(folder: Path) -> None:
@@ -592,47 +515,3 @@ def _encoder(config: BuildConfig) -> Encoder:
         end=reader.end,
         keeps_end=config.end_token is None,
     )
-
-
-def find_duplicates(facts: Sequence[SpanFacts], drop: Collection[str]) -> Duplicates:
-    """Find duplicates among the rows of all spans; `drop` as `BuildConfig.drop`.
-
-    A text that is both trained on and held out leaks. Texts are compared by 64-bit digests, so that all rows fit in
-    memory.
-    """
-    texts, labels, keys = (
-        np.concatenate([getattr(fact, name) for fact in facts]) for name in ("texts", "label_digests", "keys")
-    )
-    order = np.argsort(texts, kind="stable")
-    is_first = np.ones(len(texts), bool)
-    is_first[1:] = texts[order][1:] != texts[order][:-1]
-    is_doubled, is_conflicting = np.zeros(len(texts), bool), np.zeros(len(texts), bool)
-    is_doubled[order] = ~is_first
-    is_conflicting[order] = _differs(labels[order], is_first)
-    dropped = np.zeros(len(texts), bool)
-    if "conflicting" in drop:
-        dropped |= is_conflicting
-    if "doubled" in drop:
-        dropped |= is_doubled
-    retained = order[~dropped[order]]
-    still_first = np.ones(len(retained), bool)
-    still_first[1:] = texts[retained][1:] != texts[retained][:-1]
-    boundaries = np.cumsum([len(fact.texts) for fact in facts])[:-1]
-    return Duplicates(
-        num_doubled=int(is_doubled.sum()),
-        num_conflicting=int(is_conflicting.sum()),
-        num_shared=int(_differs(keys[retained], still_first).sum()),
-        dropped=list(np.split(dropped, boundaries)),
-        num_dropped=int(dropped.sum()),
-        num_retained=len(retained),
-    )
-
-
-def _differs(values: Keys, is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return, for each element, whether its run (from one first element to the next) holds several values."""
-    if not len(values):
-        return np.zeros(0, bool)
-    run = np.cumsum(is_first) - 1
-    firsts = values[is_first][run]
-    differs: npt.NDArray[np.bool_] = np.bincount(run, values != firsts)[run] > 0
-    return differs

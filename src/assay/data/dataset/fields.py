@@ -16,9 +16,9 @@ from pydantic import PositiveInt, field_validator, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import DataError
-from assay.base.seeds import Keys
 from assay.base.value_text import kind_text
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.duplicates import RowDigests
 from assay.data.dataset.formats.boundaries import control_tokens, pattern_of
 from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, UsableRow
 from assay.data.dataset.formats.rows import (
@@ -178,7 +178,7 @@ class Excluded(NamedTuple):
 
 
 class SpanFacts(NamedTuple):
-    """Findings of the first pass over a span; arrays have one entry per usable row."""
+    """Findings of the first pass over a span."""
 
     fields: frozenset[str]
     """Fields that at least one row has."""
@@ -193,14 +193,10 @@ class SpanFacts(NamedTuple):
     """Errors of the first `SHOWN_FAULTS` unusable rows."""
     num_numbers: int
     """Labelled rows whose text is just a number."""
-    texts: Keys
-    """Digests of the texts."""
-    label_digests: Keys
-    """Digests of the labels; of "None" without a label field. Likewise `keys`."""
-    keys: Keys
+    num_usable: int
 
 
-def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
+def check_span(span: RawSpan, config: BuildConfig) -> tuple[SpanFacts, RowDigests]:
     """Check every field that will be used. Raises `DataError` that names the first invalid location."""
     seen: SeenTypes = {name: {} for name in config.metadata_fields}
     fields: set[str] = set(span.fields or ())
@@ -233,9 +229,8 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
             if (kind := _kind_of(row.get(name), name, where, is_untyped=span.is_untyped)) is not None:
                 locations.setdefault(kind, where)
         digests.append((_digest(rendered.text), _digest(str(label)), _digest(str(key))))
-    texts, label_digests, keys = np.array(digests, np.uint64).reshape(-1, 3).T
     empty, unlabelled, unusable = (excluded[reason] for reason in _REASONS)
-    return SpanFacts(
+    facts = SpanFacts(
         frozenset(fields),
         seen,
         labels,
@@ -244,10 +239,9 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
         unusable,
         tuple(faults),
         num_numbers,
-        texts,
-        label_digests,
-        keys,
+        num_usable=len(digests),
     )
+    return facts, RowDigests(*np.array(digests, np.uint64).reshape(-1, 3).T)
 
 
 def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None:

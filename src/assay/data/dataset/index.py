@@ -1,6 +1,6 @@
 """Indexes existing Parquet files: reads and checks every shard once, and writes a manifest.
 
-    shards --(threads)--> ShardScan: digests, row groups, lengths, labels, columns --> manifest folder
+    shards --(pool)--> ShardScan: digests, row groups, lengths, labels, columns --> manifest folder
 
 The manifest is written last, so an interrupted index never leaves an incomplete dataset.
 """
@@ -10,8 +10,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -53,11 +52,10 @@ from assay.data.dataset.profile import MAX_LENGTH, ColumnCounts, added, is_profi
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
 from assay.data.dataset.source_files import shard_paths
+from assay.data.pools.pool import Pool, Progress, ThreadPool, no_progress, run_jobs
 from assay.records.dataset import BoundaryTokens, BuildSummary, DatasetManifest, HeldOutOf, ReferenceScores, Shard
 from assay.store.objects import ObjectStore, open_store
 
-Progress = Callable[[int, int], None]
-"""Called with (shards done, shards in all)."""
 _NO_PARTITIONS = pa.schema([])
 MOST_FIELDS = 1_000
 """Items with more distinct fields are not summarized."""
@@ -129,12 +127,14 @@ def index_dataset(
     build: BuildSummary | None = None,
     scored: ReferenceScores | None = None,
     held_out_of: HeldOutOf | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
     replacing: Callable[[], None] = lambda: None,
+    pool: Pool | None = None,
 ) -> DatasetManifest:
     """Index all `*.parquet` files under a folder or object-store prefix; writes the manifest folder `out`.
 
     `replacing` is called before the manifest of another dataset in `out` is overwritten; it may raise to prevent that.
+    `pool` reads the shards; the default is `workers` threads.
     """
     refuse_secrets(source_url, of="the shards")
     if "://" not in source_url:
@@ -142,30 +142,26 @@ def index_dataset(
     store, paths = open_store(source_url), shard_paths(source_url)
     if not paths:
         raise DataError(f"{source_url}: no *.parquet file there. Check the path or the prefix.")
-    scans, partitions = [], partition_schema(paths)
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [
-            pool.submit(scan_shard, store, path, needs_label=needs_label, partitions=partitions) for path in paths
-        ]
-        try:
-            for done, future in enumerate(futures, start=1):
-                scans.append(future.result())
-                check_same_schema(scans[-1].schema, scans[0].schema, shard=paths[done - 1], first_shard=paths[0])
-                progress(done, len(paths))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    scans: list[ShardScan] = []
+    scan = functools.partial(scan_shard, needs_label=needs_label, partitions=partition_schema(paths))
+    with nullcontext(pool) if pool is not None else ThreadPool(workers) as shard_pool:
+        # A store cannot be pickled: a worker elsewhere opens its own.
+        jobs = [(store if pool is None else source_url, path) for path in paths]
+        for path, found in zip(paths, run_jobs(shard_pool, scan, jobs, progress), strict=True):
+            scans.append(found)
+            check_same_schema(found.schema, scans[0].schema, shard=path, first_shard=paths[0])
     provenance = Provenance(tokenizer_info, build, scored, held_out_of)
     return _write(scans, source_url, out, name or _name_of(source_url), provenance, replacing)
 
 
 def scan_shard(
-    store: ObjectStore, path: str, *, needs_label: bool, partitions: pa.Schema = _NO_PARTITIONS
+    source: ObjectStore | str, path: str, *, needs_label: bool, partitions: pa.Schema = _NO_PARTITIONS
 ) -> ShardScan:
-    """Read and check one whole shard. Raises `DataError` for the first problem.
+    """Read and check one whole shard of a store, or of the store at a URL. Raises `DataError` for the first problem.
 
     `partitions` are the columns stored in shard paths; a column that is also in the file is read from the file.
     """
+    store = open_store(source) if isinstance(source, str) else source
     data = memoryview(store.get(path))
     footer = footer_of(data)
     try:
@@ -231,6 +227,8 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str, from
                 labels = Counter(dict(islice(labels.items(), MAX_CLASSES + 1)))
         for name, counts in columns.items():
             counts.add(table[name])
+    for counts in columns.values():
+        counts.pack()
     shard = Shard(
         path=path,
         num_bytes=len(data),

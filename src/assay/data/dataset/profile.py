@@ -5,7 +5,7 @@ Counts of shards are merged into the profile of the dataset.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from assay.data.dataset.columns import ITEM, is_text
 from assay.records.dataset import ColumnProfile, Format, LengthProfile
@@ -34,6 +35,8 @@ class ColumnCounts:
     num_rows: int = 0
     num_missing: int = 0
     values: Counter[str] = field(default_factory=Counter)
+    packed: list[pa.Table] = field(default_factory=list)
+    """The values of counted shards, with their counts: a quarter of the memory that a `Counter` of 10,000 takes."""
     minimum: Any = None
     maximum: Any = None
     num_endless: int = 0
@@ -73,10 +76,20 @@ class ColumnCounts:
                 numbers = numbers.filter(is_finite)
             self.total += float(pc.sum(numbers).as_py() or 0.0)
 
+    def pack(self) -> None:
+        """Pack the values. Called when a shard is counted."""
+        columns = {
+            "value": pa.array(self.values, pa.large_string()),
+            "count": pa.array(self.values.values(), pa.int64()),
+            "digest": pa.array([xxhash.xxh3_64_intdigest(value.encode()) for value in self.values], pa.uint64()),
+        }
+        self.packed.append(pa.table(columns))
+        self.values = Counter()
+
     def merge(self, other: "ColumnCounts") -> None:
         self.num_rows += other.num_rows
         self.num_missing += other.num_missing
-        self.values.update(other.values)
+        self.packed += other.packed
         self.total += other.total
         self.num_endless += other.num_endless
         if other.minimum is not None:
@@ -93,11 +106,23 @@ class ColumnCounts:
             name=name,
             type=str(arrow_type),
             missing_rate=self.num_missing / self.num_rows if self.num_rows else 0.0,
-            top_values=tuple(self.values.most_common(NUM_TOP_VALUES)),
+            top_values=_most_common(self.packed),
             minimum=None if self.minimum is None else _limit_text(self.minimum, arrow_type),
             maximum=None if self.maximum is None else _limit_text(self.maximum, arrow_type),
             mean=self.total / present if is_number and present and math.isfinite(self.total) else None,
         )
+
+
+def _most_common(packed: Sequence[pa.Table]) -> tuple[tuple[str, int], ...]:
+    """Return the most common values; of equally common ones the first, as `Counter.most_common` does."""
+    # Sorted by 64-bit digests: a hash table of millions of texts takes ten times their memory.
+    table = pa.concat_tables(packed)
+    digests = table["digest"].to_numpy()
+    order = np.argsort(digests, kind="stable")
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(digests[order]) > 0])[: len(order)])
+    totals, firsts = np.add.reduceat(table["count"].to_numpy()[order], begins), order[begins]
+    top = np.lexsort([firsts, -totals])[:NUM_TOP_VALUES]
+    return tuple(zip(table["value"].take(firsts[top]).to_pylist(), totals[top].tolist(), strict=True))
 
 
 def is_profiled(field: pa.Field, format: Format) -> bool:

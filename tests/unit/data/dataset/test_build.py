@@ -23,6 +23,7 @@ from assay.data.dataset.fields import BuildConfig, check_span
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.tokens import train_tokenizer
+from assay.data.pools.processes import one_by_one
 
 LINES = [
     {
@@ -132,7 +133,7 @@ def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_pa
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     try:
         (span,) = find_spans([folder / "rows.jsonl"], config.rows_per_shard)
-        facts = check_span(span, config)
+        facts, _ = check_span(span, config)
         _check_usable([facts], config, "rows.jsonl")
         plan = _column_plan([facts], config)
     except DataError as error:
@@ -371,7 +372,7 @@ def test_a_build_whose_processes_are_killed_does_their_parts_again(
 @pytest.mark.slow
 def test_a_part_whose_processes_are_all_killed_is_one_error() -> None:
     with pytest.raises(AssayError, match=r"3 processes were killed .* memory"):
-        list(build._one_by_one(os._exit, [(1,)]))
+        list(one_by_one(os._exit, [(1,)]))
 
 
 def descendants(pid: int) -> list[int]:

@@ -1,7 +1,6 @@
 """Rows for language models, from files to columns; where things lie in them, for any text."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from assay.data.dataset.tokens import train_tokenizer
 from assay.data.loader.config import LoaderConfig, PackedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
+from assay.data.pools.pool import ThreadPool
 from assay.records.cursor import Cursor
 from assay.records.dataset import Format
 
@@ -366,7 +366,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds in threads: what processes are like is another test's."""
-    monkeypatch.setattr(build_module, "ProcessPoolExecutor", lambda workers, *_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(build_module, "ProcessPool", ThreadPool)
 
 
 @pytest.fixture

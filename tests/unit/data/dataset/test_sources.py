@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +23,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.propose import RequestedFields, propose
+from assay.data.pools.pool import ThreadPool
 from assay.records.dataset import DatasetManifest
 
 ROWS = [{"text": f"row {n}, said", "label": n % 2, "score": n / 4, "lang": "en"} for n in range(25)]
@@ -32,7 +32,7 @@ ROWS = [{"text": f"row {n}, said", "label": n % 2, "score": n / 4, "lang": "en"}
 @pytest.fixture(autouse=True)
 def _in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are what `test_build` is about; each would cost more than all that is done here."""
-    monkeypatch.setattr(build_module, "ProcessPoolExecutor", lambda workers, *_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(build_module, "ProcessPool", ThreadPool)
 
 
 def rows_of(*sources: Path, rows_per_span: int = 10) -> list[dict[str, Any]]:
