@@ -1,0 +1,306 @@
+"""The nodes' agents: they start pods as processes, end them, and report.
+
+A pod is a process with a mount, UTS and PID namespace of its own: it has its host name, its file of hosts (what the
+cluster's DNS would resolve), its volumes, its service account's token, and is process 1, so that a SIGTERM that it
+does not handle does nothing. Its address is one of 127.0.0.0/8; what it must not do is listen on all addresses.
+"""
+
+import base64
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from kubernetes_cluster.errors import Object
+from kubernetes_cluster.jobs import has_ended
+from kubernetes_cluster.kinds import KINDS, POD, SERVICE
+from kubernetes_cluster.nodes import Nodes
+from kubernetes_cluster.pod_status import report_end, report_running, report_waiting
+from kubernetes_cluster.store import Store, name_of, namespace_of
+
+SECRETS_FOLDER = "/run/secrets/kubernetes.io/serviceaccount"
+_ENTER = """\
+mount --bind "$1" /etc/hosts; hostname "$2"; shift 2
+while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done
+cd "$2"; shift 2; exec "$@"
+"""
+"""Of a shell in new namespaces: hosts file, host name, pairs of folder and mount point, `--`, folder, command."""
+
+
+class NotReady(Exception):
+    """A container cannot start yet."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+class Image:
+    """What a container image brings with it."""
+
+    def __init__(self, environment: Mapping[str, str], entrypoint: tuple[str, ...] = ()) -> None:
+        self.environment, self.entrypoint = dict(environment), entrypoint
+
+
+class Container:
+    """A running process of a pod."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.kill_at_s: float | None = None
+        self.end_reason = ""
+
+    def pid(self) -> int:
+        """The process in the container that is process 1 there."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0]) if children else self.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to process 1 of the container; SIGKILL ends all its processes."""
+        if self.process.poll() is None:
+            os.kill(self.pid(), number)
+
+
+class Kubelets:
+    """The agents of all nodes."""
+
+    def __init__(self, store: Store, nodes: Nodes, folder: Path, images: Mapping[str, Image]) -> None:
+        """`folder`: for logs, volumes and files of pods."""
+        self._store, self._nodes, self._folder, self._images = store, nodes, folder, images
+        self._containers: dict[str, Container] = {}
+        self._next_address = 1
+        self._mount_points: list[Path] = []
+        self.api_environment: dict[str, str] = {}
+        self.tokens: dict[str, str] = {}
+        self.api_certificate = b""
+
+    def sync(self) -> None:
+        """Start, signal and report the pods of all nodes that live."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self._store.all(POD) if "nodeName" in pod["spec"]}
+        for uid, container in list(self._containers.items()):
+            if uid not in pods:  # it was deleted without grace
+                container.signal(signal.SIGKILL)
+                container.process.wait()
+                del self._containers[uid]
+        for uid, pod in pods.items():
+            if not self._nodes.is_silent(pod["spec"]["nodeName"]):
+                self._sync_pod(pod, self._containers.get(uid))
+        self._write_hosts()
+
+    def container_of(self, pod: Object) -> Container:
+        """The process of a pod that runs."""
+        return self._containers[pod["metadata"]["uid"]]
+
+    def log_of(self, pod: Object) -> Path:
+        """The file of what the pod has written."""
+        return self._folder / f"{namespace_of(pod)}_{name_of(pod)}.log"
+
+    def kill_pods_of(self, node: str) -> None:
+        """Kill the processes of a node; nobody reports it."""
+        for pod in self._store.all(POD):
+            if pod["spec"].get("nodeName") == node and (container := self._containers.get(pod["metadata"]["uid"])):
+                container.signal(signal.SIGKILL)
+                container.process.wait()
+
+    def volume(self, namespace: str, claim: str) -> Path:
+        """The folder behind a persistent volume claim."""
+        folder = self._folder / "volumes" / namespace / claim
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def stop(self) -> None:
+        """Kill all pods and remove the mount points that they needed."""
+        for container in self._containers.values():
+            container.signal(signal.SIGKILL)
+            container.process.wait()
+        for folder in reversed(self._mount_points):
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def _sync_pod(self, pod: Object, container: Container | None) -> None:
+        is_deleted = "deletionTimestamp" in pod["metadata"]
+        if has_ended(pod):
+            if is_deleted:
+                self._store.delete(POD, pod)
+        elif container is None and is_deleted:
+            report_end(self._store, pod, None)
+        elif container is None:
+            self._start(pod)
+        elif (code := container.process.poll()) is not None:
+            del self._containers[pod["metadata"]["uid"]]
+            report_end(self._store, pod, code, container.end_reason)
+        elif is_deleted:
+            self._end(pod, container)
+
+    def _end(self, pod: Object, container: Container) -> None:
+        if container.kill_at_s is None:
+            container.kill_at_s = time.monotonic() + pod["metadata"]["deletionGracePeriodSeconds"]
+            container.signal(signal.SIGTERM)
+        if time.monotonic() >= container.kill_at_s:
+            container.signal(signal.SIGKILL)
+
+    def _start(self, pod: Object) -> None:
+        [description] = pod["spec"]["containers"]
+        try:
+            self._containers[pod["metadata"]["uid"]] = self._spawn(pod, description)
+        except NotReady as reason:
+            report_waiting(self._store, pod, reason.reason, reason.message)
+        else:
+            report_running(self._store, pod)
+
+    def _spawn(self, pod: Object, description: Object) -> Container:
+        image = self._images.get(description["image"])
+        if image is None:
+            raise NotReady("ErrImagePull", f'failed to pull image "{description["image"]}": not found')
+        environment = image.environment | self.api_environment | self._environment(pod, description)
+        command = [*(description.get("command") or image.entrypoint), *description.get("args", [])]
+        mounts = [str(path) for pair in self._mounts(pod, description) for path in pair]
+        hosts = self._hosts_of(pod)
+        hosts.touch()
+        words = [
+            str(hosts),
+            pod["spec"].get("hostname", name_of(pod)),
+            *mounts,
+            "--",
+            description.get("workingDir", "/"),
+        ]
+        unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        with self.log_of(pod).open("ab") as log:
+            process = subprocess.Popen(
+                [*unshare, "sh", "-ec", _ENTER, "sh", *words, *command],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        return Container(process)
+
+    def _environment(self, pod: Object, description: Object) -> dict[str, str]:
+        if "podIP" not in pod["status"]:
+            pod["status"] |= {"podIP": self._address(), "hostIP": "127.0.0.1"}
+            pod["status"]["podIPs"] = [{"ip": pod["status"]["podIP"]}]
+        values: dict[str, str] = {}
+        for source in description.get("envFrom", []):
+            for field, resource in (("secretRef", "secrets"), ("configMapRef", "configmaps")):
+                if field in source:
+                    values |= self._data(pod, resource, source[field]["name"])
+        for variable in description.get("env", []):
+            if (value := self._value(pod, variable)) is not None:
+                values[variable["name"]] = value
+        return values
+
+    def _value(self, pod: Object, variable: Object) -> str | None:
+        source = variable.get("valueFrom")
+        if source is None:
+            return str(variable.get("value", ""))
+        if "fieldRef" in source:
+            return _field(pod, source["fieldRef"]["fieldPath"])
+        field = "secretKeyRef" if "secretKeyRef" in source else "configMapKeyRef"
+        reference = source[field]
+        resource = "secrets" if field == "secretKeyRef" else "configmaps"
+        try:
+            data = self._data(pod, resource, reference["name"])
+            if reference["key"] not in data:
+                what = (
+                    f"couldn't find key {reference['key']} in {resource[:-1]} {namespace_of(pod)}/{reference['name']}"
+                )
+                raise NotReady("CreateContainerConfigError", what)
+        except NotReady:
+            if reference.get("optional"):
+                return None
+            raise
+        return data[reference["key"]]
+
+    def _data(self, pod: Object, resource: str, name: str) -> dict[str, str]:
+        found = self._store.find(KINDS[resource], namespace_of(pod), name)
+        if found is None:
+            raise NotReady("CreateContainerConfigError", f'{resource[:-1]} "{name}" not found')
+        data: dict[str, str] = found.get("data", {})
+        if resource == "secrets":
+            return {key: base64.b64decode(text).decode() for key, text in data.items()}
+        return data
+
+    def _mounts(self, pod: Object, description: Object) -> list[tuple[Path, Path]]:
+        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
+        mounts = [
+            (self._volume(pod, volumes[m["name"]]), Path(m["mountPath"])) for m in description.get("volumeMounts", [])
+        ]
+        if pod["spec"].get("automountServiceAccountToken", True):
+            mounts.append((self._credentials(pod), Path(SECRETS_FOLDER)))
+        for _, target in mounts:
+            self._make_mount_point(target)
+        return mounts
+
+    def _volume(self, pod: Object, volume: Object) -> Path:
+        if "persistentVolumeClaim" in volume:
+            return self.volume(namespace_of(pod), volume["persistentVolumeClaim"]["claimName"])
+        if "hostPath" in volume:
+            return Path(volume["hostPath"]["path"])
+        folder = self._folder_of(pod, volume["name"])
+        for field, resource, name in (("secret", "secrets", "secretName"), ("configMap", "configmaps", "name")):
+            if field in volume:
+                for key, text in self._data(pod, resource, volume[field][name]).items():
+                    (folder / key).write_text(text)
+        return folder
+
+    def _credentials(self, pod: Object) -> Path:
+        folder = self._folder_of(pod, "credentials")
+        account = f"{namespace_of(pod)}:{pod['spec']['serviceAccountName']}"
+        (folder / "token").write_text(self.tokens.setdefault(account, base64.b64encode(os.urandom(24)).decode()))
+        (folder / "namespace").write_text(namespace_of(pod))
+        (folder / "ca.crt").write_bytes(self.api_certificate)
+        return folder
+
+    def _folder_of(self, pod: Object, name: str) -> Path:
+        folder = self._folder / "pods" / str(pod["metadata"]["uid"]) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _make_mount_point(self, target: Path) -> None:
+        for folder in (*reversed(target.parents), target):
+            if not folder.exists():
+                folder.mkdir()
+                self._mount_points.append(folder)
+
+    def _address(self) -> str:
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        self._next_address += 1
+        return f"127.0.{1 + worker}.{self._next_address}"
+
+    def _hosts_of(self, pod: Object) -> Path:
+        return self._folder / f"{pod['metadata']['uid']}.hosts"
+
+    def _write_hosts(self) -> None:
+        """Give each pod the names that the cluster's DNS would resolve for it."""
+        pods = [pod for pod in self._store.all(POD) if pod["metadata"]["uid"] in self._containers]
+        for pod in pods:
+            own = f"127.0.0.1 localhost\n{pod['status']['podIP']} {pod['spec'].get('hostname', name_of(pod))}\n"
+            lines = [line for other in pods for line in self._names_of(other, namespace_of(pod))]
+            content = own + "".join(lines)
+            if self._hosts_of(pod).read_text() != content:
+                self._hosts_of(pod).write_text(content)
+
+    def _names_of(self, pod: Object, namespace: str) -> list[str]:
+        spec, place = pod["spec"], namespace_of(pod)
+        service = self._store.find(SERVICE, place, spec.get("subdomain", ""))
+        if service is None or not _selects(service, pod) or "hostname" not in spec:
+            return []
+        is_published = service["spec"].get("publishNotReadyAddresses") or "deletionTimestamp" not in pod["metadata"]
+        name = f"{spec['hostname']}.{spec['subdomain']}"
+        full = f"{name}.{place}.svc.cluster.local {name}.{place}.svc {name}.{place}"
+        short = f" {name}" if place == namespace else ""
+        return [f"{pod['status']['podIP']} {full}{short}\n"] if is_published else []
+
+
+def _field(pod: Object, path: str) -> str:
+    """The downward API: a field of the pod, as text."""
+    if "[" in path:
+        mapping, _, key = path.removeprefix("metadata.").partition("['")
+        return str(pod["metadata"].get(mapping, {}).get(key.removesuffix("']"), ""))
+    section, _, name = path.partition(".")
+    return str(pod[section].get(name, ""))
+
+
+def _selects(service: Object, pod: Object) -> bool:
+    labels = pod["metadata"].get("labels", {})
+    selector = service["spec"].get("selector") or {}
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
