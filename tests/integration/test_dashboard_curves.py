@@ -115,12 +115,16 @@ def drawn_pixels(
     )
 
 
-def test_a_curve_has_its_width_before_any_change_of_size_is_reported(page: Any, home: Home, address: str) -> None:
-    sample_run(home, "first-width", num_steps=100)
+def test_a_curve_is_made_and_fetched_at_its_width(page: Any, home: Home, address: str) -> None:
+    sample_run(home, "first-width", num_steps=10_000)
+    fetched: list[str] = []
+    page.on("request", lambda request: "columns=" in request.url and fetched.append(request.url))
     page.add_init_script("window.ResizeObserver = class { observe() {} unobserve() {} disconnect() {} };")
     open_panels(page, f"{address}/runs/first-width")
-    wide, plot = (page.locator(f"#plot-training-loss{part}").bounding_box()["width"] for part in (" canvas", ""))
-    assert wide == plot > 300
+    widths = [page.locator(f"#plot-{name}").bounding_box()["width"] for name in PLOTS]
+    assert [page.locator(f"#plot-{name} canvas").bounding_box()["width"] for name in PLOTS] == widths
+    columns = (int(min(widths)) - 64) // 32 * 32
+    assert columns > 300 and {re.search(r"columns=(\d+)", url)[1] for url in fetched} == {str(columns)}
 
 
 def test_a_spike_of_one_sample_is_drawn(page: Any, home: Home, address: str) -> None:

@@ -103,6 +103,9 @@ class Panel {
       "aria-label",
       `${this.facts.title}, drawn live: arrow keys pan, plus and minus zoom, 0 shows all steps`,
     );
+    this.isLog = this.fitsLogAxis(data);
+    this.plot = new uPlot(this.options(height), data, this.element);
+    this.element.querySelector("canvas").setAttribute("role", "img");
     this.resting = document.createElement("p");
     this.resting.className = "readout";
     this.moving = document.createElement("p");
@@ -112,14 +115,7 @@ class Panel {
     this.reset.type = "button";
     this.reset.textContent = "Show all steps";
     this.reset.addEventListener("click", () => setZoom(this.name, null));
-    // Before the curve: an empty element is not shown and has no width.
     this.element.append(this.resting, this.moving, this.reset);
-    this.isLog = this.fitsLogAxis(data);
-    this.plot = new uPlot(this.options(height), data, (plot, begin) => {
-      this.element.prepend(plot.root);
-      begin();
-    });
-    this.element.querySelector("canvas").setAttribute("role", "img");
   }
 
   unmount() {
