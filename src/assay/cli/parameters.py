@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError, regular
+from assay.base.json_log import LOG_FORMAT, use_log_format
 from assay.elastic.workers import Workers
 
 if TYPE_CHECKING:
@@ -258,6 +259,22 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
             click.echo(problem, err=True)
     return ledger
 
+
+def _set_log_format(context: click.Context, _: click.Parameter, value: str) -> None:
+    os.environ[LOG_FORMAT] = value  # for this process and those that it starts
+    use_log_format(context.command_path.replace(" ", "."))
+
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar=LOG_FORMAT,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_log_format,
+    help="Format of what is logged on stderr: text, or a JSON object a line (docs/monitoring.md).",
+)
 
 python_graders_option = click.option(
     "--python-graders",

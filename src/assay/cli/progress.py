@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from assay.base.clock import Clock, SystemClock, utc_text
+from assay.base.json_log import is_json_log
 from assay.base.units import count_text, duration_text
 from assay.base.visible import terminal_of, visible
 from assay.elastic.supervisor import describe
@@ -193,7 +194,8 @@ class LogLines:
 
     def show_message(self, text: str) -> None:
         self._last_line_s = self._clock.monotonic_s()
-        self._write(f"{utc_text(self._clock.now_s())}  {text}")
+        # A JSON object has its own time.
+        self._write(text if is_json_log() else f"{utc_text(self._clock.now_s())}  {text}")
 
     def _record_step(self, metrics: dict[str, Points], index: int, time_s: float) -> None:
         self._step = int(metrics["loss"].steps[index])
@@ -227,9 +229,15 @@ def _speed(metrics: dict[str, Points]) -> str:
 def print_result(result: RunResult) -> None:
     """Print the outcome of a run."""
     run_id = result.run.run_id
+    last = result.last_attempt
+    if result.outcome == "moved":
+        click.echo(f"run {run_id} continues on {result.continues_on}; this node leaves")
+        return
+    if result.outcome == "stopped" and last is None:
+        click.echo(f"run {run_id} stopped before it began; it {result.waits_for or 'was asked to stop'}")
+        return
     if result.outcome == "stopped":
-        last = result.last_attempt
-        assert last is not None, "a stopped run has an attempt"
+        assert last is not None
         why = f"; it {result.waits_for}" if result.waits_for else ""
         click.echo(f"run {run_id} stopped at step {last.end_step}, committed{why}. Resume it with:")
         click.echo(f"  {last.resume_command()}")

@@ -161,7 +161,7 @@ class Access:
         if len(recent) >= MAX_REFUSED:
             raise PageError(429, f"too many wrong keys. Wait {REFUSED_WINDOW_S:.0f} s and try again.")
         key = self._keys.opening(secret.strip())
-        if key is None:
+        if key is None or "metrics" in key.scopes:
             self._refused_s = {client: [*recent, now_s], **{
                 other: times for other, times in self._refused_s.items()
                 if other != client and now_s - times[-1] < REFUSED_WINDOW_S

@@ -10,7 +10,6 @@ from assay.base.clock import Clock
 from assay.base.errors import ConfigError, StoreError
 from assay.dashboard.access import Access, Reader, visible_runs
 from assay.dashboard.background import Background
-from assay.dashboard.open_ledger import OpenLedger
 from assay.dashboard.page import PageError
 from assay.dashboard.watch import Look, Watch
 from assay.serving.batches.batches import BatchRepository, BatchState
@@ -21,6 +20,7 @@ from assay.serving.openai.app_state import AppState
 from assay.store.followed import OFFER_FILE, followed_coverages, followed_programs
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.open_ledger import OpenLedger
 from assay.store.settings import Settings
 
 _COUNTED = ("runs", "attempts", "launches", "evaluations", "benchmark_results", "decisions", "run_notes")

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from assay.base.errors import known_error
+from assay.base.json_log import use_log_format
 from assay.base.visible import visible_output
 from assay.elastic.failures import failure_of
 from assay.elastic.task import RankReport, RankTask, StopFlag
@@ -29,6 +30,7 @@ REMEMBERED = 256
 def rank_main(task: RankTask, pipe: Connection) -> None:
     """Entry point of a rank's process; its exit code is 0 only if it finished or stopped cleanly."""
     os.environ.update(task.environment)
+    use_log_format("assay.rank", run=task.run.run_id, attempt=task.orders.attempt.attempt, rank=task.rank)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # before any thread starts: threads inherit the mask
     stop = StopFlag()

@@ -6,8 +6,9 @@ from assay.base.names import Name
 from assay.records.log_entry import classes_by_type
 from assay.records.record import Record
 
-KeyScope = Literal["read", "write", "admin"]
-"""`admin`: it opens what is said of projects and keys, and nothing of what is in a project."""
+KeyScope = Literal["read", "write", "admin", "metrics"]
+"""`admin`: it opens what is said of projects and keys, and nothing of what is in a project. `metrics`: it opens
+`/metrics` and nothing else."""
 
 
 class KeyCreated(Record):

@@ -45,16 +45,18 @@ def run_server(
     add_pages: "Callable[[ASGIApp, AppState], tuple[ASGIApp, Callable[[], None]]]",
     notify: Callable[[str], None],
 ) -> None:
-    """Serve until stopped. `add_pages` adds the dashboard to the API; it also returns what ends its event streams.
+    """Serve until stopped. `add_pages` adds the dashboard and the operators' addresses to the API; it also returns
+    what ends the event streams.
     `notify` gets the address once the server listens."""
     try:
         from assay.serving.engines.pool import EnginePool
         from assay.serving.http.connections import TimedServer
         from assay.serving.openai.app_state import BASE_PATH, DEFAULT_PROJECT, AppState
-        from assay.serving.openai.auth_middleware import LOOPBACK_NAMES
+        from assay.serving.openai.auth_middleware import check_address
 
-        if find_spec("fastapi") is None:
-            raise ImportError(name="fastapi")
+        for name in ("fastapi", "prometheus_client"):
+            if find_spec(name) is None:
+                raise ImportError(name=name)
     except ImportError as error:
         raise ConfigError(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
@@ -80,11 +82,7 @@ def run_server(
         store_of_run=stores_of(home, retry_policy),
         job_table=home.api_table,
     )
-    if host not in LOOPBACK_NAMES and not app.keys.any_exist():
-        raise ConfigError(
-            f"--host {host}: a server without API keys may only listen on loopback. Create a key ('assay serve key "
-            "create'), or use 127.0.0.1 and connect through ssh -L."
-        )
+    check_address(host, app.keys, of="--host")
     app.projects.ensure(DEFAULT_PROJECT, by="")
     asgi_app, end_streams = add_pages(_api_when_needed(app), app)
     with listening(host, port) as listener:

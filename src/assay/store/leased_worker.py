@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from assay.base.clock import Clock
 from assay.base.errors import FencedError, NotInstalledError, StoreError
+from assay.base.json_log import log_fields
 from assay.store.leases import Lease, LeaseWatch, holding
 from assay.store.objects import ObjectStore
 
@@ -104,6 +105,10 @@ class LeasedWorker:
         self._held: dict[str, _Held] = {}
         """By unit id."""
         self._deferred_until_s: dict[str, float] = {}
+        self.polled_s = clock.now_s()
+        """When it last looked for work."""
+        self.num_errors = 0
+        """Looks and steps that failed because of a store."""
         self._last_turn_s: dict[str, float] = {}
         """Project -> when this worker last took a unit of it."""
 
@@ -123,8 +128,19 @@ class LeasedWorker:
 
     def poll(self) -> bool:
         """Make the next step, or one of each due unit; return whether there was any."""
-        if self._slice_s is not None:
-            return self._poll_slice(self._slice_s)
+        self.polled_s = self._clock.now_s()
+        try:
+            return self._poll_all() if self._slice_s is None else self._poll_slice(self._slice_s)
+        except StoreError:
+            self.num_errors += 1
+            raise
+
+    @property
+    def num_held(self) -> int:
+        """Number of leases that it holds."""
+        return len(self._held)
+
+    def _poll_all(self) -> bool:
         due, has_stepped = set[str](), False
         for handler in self._handlers:
             for unit in handler.due():
@@ -169,7 +185,8 @@ class LeasedWorker:
         if held is None:
             return False
         try:
-            handler.step(unit, held.lease)
+            with log_fields(job=unit.unit_id):
+                handler.step(unit, held.lease)
         except FencedError:
             self._let_go(unit.unit_id)
         except NotInstalledError as error:

@@ -8,7 +8,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.cli.command import CommandGroup
-from assay.cli.parameters import current_home, python_graders_option, set_python_graders
+from assay.cli.parameters import current_home, log_format_option, python_graders_option, set_python_graders
 
 _MODULES = {
     "worker": ("assay.cli.serve.worker", "Run the jobs of the API, on this machine or a cluster."),
@@ -19,6 +19,7 @@ _DEFAULT_MODELS = Path("models")
 
 _SECTIONS = {
     "Models": ("engines", "engine_memory", "judge", "python_graders"),
+    "Operation": ("log_format",),
     "Reference": ("openapi",),
 }
 
@@ -44,6 +45,7 @@ _SECTIONS = {
 @click.option("--openapi", is_flag=True, help="Print the OpenAPI description and exit.")
 @click.option("--judge", metavar="URL", help="Endpoint of the judge model that graders call.")
 @python_graders_option
+@log_format_option
 def serve(
     host: str,
     port: int,
@@ -85,9 +87,18 @@ def serve(
     def add_pages(api: Any, state: Any) -> Any:
         from assay.dashboard.app import with_pages
         from assay.dashboard.dashboard import Dashboard
+        from assay.serving.http.operations import Operations, readiness_of
 
         dashboard = Dashboard.of(home, state)
-        return with_pages(api, dashboard), dashboard.watch.stop
+        watch, ledger = dashboard.watch, dashboard.open_ledger
+
+        def make_collectors() -> Any:
+            from assay.reporting.views.home_metrics import HomeMetrics
+
+            return [HomeMetrics(home, state, ledger, lambda: watch.num_streams)]
+
+        pages = with_pages(api, dashboard)
+        return Operations(pages, readiness_of(home, ledger), state.keys, make_collectors), watch.stop
 
     def notify(text: str) -> None:
         click.echo(text, err=True)

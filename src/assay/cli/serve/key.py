@@ -12,6 +12,7 @@ from assay.cli.command import CommandGroup
 from assay.cli.parameters import current_home
 
 if TYPE_CHECKING:
+    from assay.records.api_key import KeyScope
     from assay.serving.keys import KeyRepository
 
 
@@ -37,28 +38,30 @@ def key() -> None:
     "--admin", is_flag=True, help="Create an admin key, for projects, keys, limits and costs only (admin.organization)."
 )
 @click.option("--name", default="", show_default=False, help="Description of the key, e.g. its owner.")
+@click.option("--metrics", is_flag=True, help="Create a key that opens /metrics and nothing else, e.g. for Prometheus.")
 @click.option("--read-only", is_flag=True, help="Allow only read requests.")
 @click.option(
     "--days",
     type=click.FloatRange(min=0, min_open=True),
     help="Number of days until the key expires; by default it never does.",
 )
-def create(project: str | None, admin: bool, name: str, read_only: bool, days: float | None) -> None:
+def create(project: str | None, admin: bool, metrics: bool, name: str, read_only: bool, days: float | None) -> None:
     """Create a key, and show its secret once."""
-    if admin == (project is not None) or (admin and read_only):
-        raise click.UsageError("Give either --project or --admin; --read-only is for keys of a project.")
+    if [project is not None, admin, metrics].count(True) != 1 or (read_only and project is None):
+        raise click.UsageError("Give one of --project, --admin and --metrics; --read-only is for keys of a project.")
     by = f"user {getpass.getuser()}"
     if project is not None:
         _ensure_project(project, by)
+    scopes: "tuple[KeyScope, ...]" = ("read",) if read_only else ("read", "write")
     created_key = _keys().make(
         project=project or "default",
         name=name,
-        scopes=("admin",) if admin else ("read",) if read_only else ("read", "write"),
+        scopes=("admin",) if admin else ("metrics",) if metrics else scopes,
         lives_s=None if days is None else days * 86_400,
         by=by,
     )
     click.echo(created_key.secret)
-    owner = "of admins" if admin else f"of project {project}"
+    owner = "of admins" if admin else "for /metrics" if metrics else f"of project {project}"
     click.echo(f"{created_key.created.key_id} {owner}: the secret is not stored and cannot be shown again.", err=True)
 
 
@@ -83,7 +86,7 @@ def list_() -> None:
         created = state.created
         status = "active" if state.opens(SystemClock().now_s()) else "revoked" if state.revoked else "expired"
         until = "" if created.expires_s is None else f" until {utc_text(created.expires_s)}"
-        project = "" if "admin" in created.scopes else created.project
+        project = "" if {"admin", "metrics"} & {*created.scopes} else created.project
         click.echo(
             f"{key_id}  …{created.hint}  {status}{until}  {'+'.join(created.scopes)}  "
             f"{project}  {created.name}".rstrip()

@@ -4,10 +4,10 @@ import click
 
 from assay.cli.command import Command
 from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options
-from assay.cli.parameters import current_home, python_graders_option, set_python_graders
+from assay.cli.parameters import current_home, log_format_option, python_graders_option, set_python_graders
 
 
-@click.command(cls=Command, sections=OPTION_SECTIONS)
+@click.command(cls=Command, sections={"Operation": ("metrics_address", "log_format"), **OPTION_SECTIONS})
 @click.option(
     "--runs-at-once", type=click.IntRange(min=1), default=1, help="Number of runs that train at the same time."
 )
@@ -23,14 +23,19 @@ from assay.cli.parameters import current_home, python_graders_option, set_python
 @click.option(
     "--engine-memory", type=click.FloatRange(min=0, min_open=True), help="Memory limit of all loaded models, in GB."
 )
+@click.option(
+    "--metrics-address", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics of this worker there."
+)
 @click.option("--until-idle", is_flag=True, help="Exit when no job is left that can make progress.")
 @python_graders_option
+@log_format_option
 @launch_target_options
 def worker(
     runs_at_once: int,
     interval_s: float,
     engines: int,
     engine_memory: float | None,
+    metrics_address: str | None,
     until_idle: bool,
     python_graders: str | None,
     target: LaunchTarget,
@@ -57,5 +62,6 @@ def worker(
         max_bytes=None if engine_memory is None else int(engine_memory * 1e9),
         interval_s=interval_s,
         until_idle=until_idle,
+        metrics_address=metrics_address,
         notify=lambda text: click.echo(text, err=True),
     )

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from assay.base.json_log import LogHandler
+
 LOG_INTERVAL_S = 60.0
-MAX_CHARACTERS = 3000
-"""Longest record; the middle of longer tracebacks is cut."""
 
 _Kind = tuple[object, ...]
 
@@ -24,7 +24,7 @@ class _Suppressed:
     num_left_out: int = 0
 
 
-class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
+class LimitedLogHandler(LogHandler):
     """Writes rate-limited records to stderr."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -53,16 +53,11 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
                 if not known.num_left_out:
                     del self._kinds[kind]
                     continue
-                self.stream.write(f"{known.num_left_out:,} more within {within_s:.0f} s: {known.title}\n")
+                text = f"{known.num_left_out:,} more within {within_s:.0f} s: {known.title}"
+                count = logging.LogRecord("assay.log", logging.WARNING, "", 0, text, None, None)
+                self.stream.write(self.format(count) + "\n")
                 self.flush()
                 known.since_s, known.num_left_out = now_s, 0  # keep suppressing for another minute
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        if len(text) <= MAX_CHARACTERS:
-            return text
-        half = MAX_CHARACTERS // 2
-        return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
 def _kind_of(record: logging.LogRecord) -> _Kind:

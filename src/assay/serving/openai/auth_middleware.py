@@ -14,14 +14,17 @@ from typing import Any
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from assay.base.errors import StoreError
+from assay.base.errors import ConfigError, StoreError
+from assay.base.json_log import log_fields
 from assay.serving.api_error import ApiError, busy, store_in_trouble
 from assay.serving.keys import KeyRepository
 from assay.serving.openai.app_state import DEFAULT_PROJECT, KEY_ID, PROJECT
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 ADMIN_PATH = "/v1/organization"
-"""Routes below it need an admin key, which opens no other route."""
+"""Routes below it need an admin key, which otherwise opens only `METRICS_PATH`."""
+METRICS_PATH = "/metrics"
+"""It shows sums over all projects, so a key of one project does not open it."""
 _LOOKS = ("GET", "HEAD")
 """Methods that a read-only key may use."""
 MAX_REQUESTS_OF_KEY = 512
@@ -70,8 +73,10 @@ class AuthMiddleware:
             await _refuse(store_in_trouble(error), send_with_id)
             return
         self._num_under_way[asker] += 1
+        scope.update({PROJECT: project, KEY_ID: asker})
         try:
-            await self._app({**scope, PROJECT: project, KEY_ID: asker}, receive, send_with_id)
+            with log_fields(request=request_id):
+                await self._app(scope, receive, send_with_id)
         finally:
             self._num_under_way[asker] -= 1
             if not self._num_under_way[asker]:
@@ -99,9 +104,11 @@ class AuthMiddleware:
                 code="invalid_api_key",
             )
         needed = "admin" if is_admins else "read" if scope["method"] in _LOOKS else "write"
-        if needed not in key.scopes:
+        allowed = {"metrics", "admin"} if scope["path"] == METRICS_PATH else {needed}
+        if not allowed & {*key.scopes}:
             raise ApiError(
-                f"This key has the scopes {' and '.join(key.scopes)}, but the request requires {needed}.",
+                f"This key has the scopes {' and '.join(key.scopes)}, but the request requires "
+                f"{' or '.join(sorted(allowed))}.",
                 status=403,
                 code="insufficient_permissions",
             )
@@ -144,6 +151,15 @@ def check_loopback(headers: Mapping[bytes, bytes]) -> None:
             "http://127.0.0.1, or create a key: 'assay serve key create'.",
             status=403,
             code="host_not_allowed",
+        )
+
+
+def check_address(host: str, keys: KeyRepository, *, of: str) -> None:
+    """Raise `ConfigError` if others could reach a server without keys. `of`: the option that named the address."""
+    if host not in LOOPBACK_NAMES and not keys.any_exist():
+        raise ConfigError(
+            f"{of} {host}: a server without API keys may only listen on loopback. Create a key ('assay serve key "
+            "create'), or use 127.0.0.1 and connect through ssh -L."
         )
 
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from importlib.util import find_spec
 
@@ -30,6 +30,7 @@ from assay.store.home import Home
 from assay.store.leased_worker import LeasedWorker
 from assay.store.ledger.writer import marking
 from assay.store.objects import ObjectStore, open_store
+from assay.workers.batch.metrics import serving_metrics
 from assay.workers.engine.forks import EngineForks
 from assay.workers.fine_tuning.budgets import Budgets
 from assay.workers.fine_tuning.runs import RunsOfHome
@@ -48,12 +49,13 @@ def run_worker(
     max_bytes: int | None,
     interval_s: float,
     until_idle: bool,
+    metrics_address: str | None,
     notify: Callable[[str], None],
 ) -> None:
     """Work until stopped; with `until_idle`, until no job can continue by itself.
 
     `max_models`: models loaded at once; 0 leaves batches and eval runs to other workers. `max_bytes`: memory of all
-    loaded models.
+    loaded models. `metrics_address`: where to serve health and metrics; None: nowhere.
     """
     if max_models and find_spec("jsonschema") is None:
         raise ConfigError(
@@ -71,6 +73,7 @@ def run_worker(
     delivery = WebhookDelivery(store, clock, allowed_hosts=home.settings().webhook_hosts)
     courier = LeasedWorker(store, [delivery], name=name, clock=clock, notify=notify)
     threads = [threading.Thread(target=partial(courier.run, is_over, POLL_S, of="webhooks"), name="courier")]
+    loops = {"jobs": worker, "webhooks": courier}
     if max_models:
         is_spent = Budgets(store, JobRepository(store, clock), runs.held, clock).is_spent
         answering = partial(
@@ -82,11 +85,15 @@ def run_worker(
             is_spent,
             max_models,
             max_bytes,
+            loops,
             interval_s=interval_s,
             notify=notify,
         )
         threads.append(threading.Thread(target=answering, name="answering"))
     tasks = (EvalRunRepository(store, clock), BatchRepository(store, clock)) if max_models else ()
+    end_metrics = ExitStack()
+    if metrics_address is not None:
+        end_metrics.enter_context(serving_metrics(home, store, metrics_address, loops, notify))
     for thread in threads:
         thread.start()
     notify(f"processing jobs of {home.api}")
@@ -107,6 +114,7 @@ def run_worker(
         handler.deregister()
         for thread in threads:
             thread.join()
+        end_metrics.close()
 
 
 def _process_tasks(
@@ -117,6 +125,7 @@ def _process_tasks(
     is_spent: Callable[[str], bool],
     max_models: int,
     max_bytes: int | None,
+    loops: dict[str, LeasedWorker],
     *,
     interval_s: float,
     notify: Callable[[str], None],
@@ -146,6 +155,7 @@ def _process_tasks(
                 BatchHandler(BatchRepository(store, clock), *tools, clock=clock, is_spent=is_spent, debit=debited),
             )
             worker = LeasedWorker(store, handlers, name=name, clock=clock, slice_s=SLICE_S, notify=notify)
+            loops["evals and batches"] = worker
             worker.run(is_over, interval_s, of="evals and batches")
     finally:
         is_over.set()

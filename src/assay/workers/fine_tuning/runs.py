@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import StoreAwayError, StoreError, TrainingError
+from assay.base.json_log import plain_log
 from assay.launchers.launcher import Launcher
 from assay.launchers.launches import kill, last_launch, state_of, stop, waiting_words
 from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated
@@ -266,11 +267,11 @@ def _failure(run: Run, launch: Launch) -> str:
     return ""
 
 
-def _last_words(launch: Launch, *, num_bytes: int = 600) -> str:
+def _last_words(launch: Launch, *, num_characters: int = 600) -> str:
     """Return the end of a launch's output."""
     path = Path(launch.log) if launch.log else None
     if path is None or not path.is_file():
         return ""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - num_bytes))
-        return file.read().decode(errors="replace").strip()
+        file.seek(max(0, path.stat().st_size - 4 * num_characters))
+        return plain_log(file.read().decode(errors="replace"))[-num_characters:].strip()

@@ -20,6 +20,7 @@ from functools import partial
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, NotInstalledError, StoreError
+from assay.base.json_log import log_fields
 from assay.records.fine_tuning_job import (
     JobAcquired,
     JobCharged,
@@ -197,7 +198,8 @@ class JobHandler:
         event_type = f"fine_tuning.job.{state.status}"
         self._outbox.enqueue(created.job_id, event_type, project=created.project, ended_s=state.ended_s)
         why = f": {state.failed.message}" if state.failed else ""
-        self._notify(f"job {created.job_id} {state.status}{why}")
+        with log_fields(job=created.job_id):
+            self._notify(f"job {created.job_id} {state.status}{why}")
 
     def _stop_run(self, held: _LeasedJob, state: JobState) -> None:
         """Stop the run of a job that fails while it is watched."""

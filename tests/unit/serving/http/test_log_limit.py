@@ -3,7 +3,8 @@ import logging
 
 import pytest
 
-from assay.serving.http.log_limit import MAX_CHARACTERS, LimitedLogHandler
+from assay.base.json_log import MAX_CHARACTERS
+from assay.serving.http.log_limit import LimitedLogHandler
 from clocks import ManualClock
 
 
