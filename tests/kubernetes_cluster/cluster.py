@@ -9,7 +9,6 @@ What it has is what a client sees over HTTPS with a token. What it lacks: DNS be
 pods, probes, more than one container in a pod, restarts in place, PodDisruptionBudgets and priorities.
 """
 
-import json
 import secrets
 import shutil
 import signal
@@ -19,21 +18,22 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import yaml
 
 from kubernetes_cluster.access import ADMIN, service_account_user
 from kubernetes_cluster.certificate import write_certificate
-from kubernetes_cluster.errors import ApiError, Object
+from kubernetes_cluster.errors import Object
 from kubernetes_cluster.garbage import GarbageCollector
-from kubernetes_cluster.jobs import JobController, index_of
-from kubernetes_cluster.kinds import JOB, KINDS, NAMESPACE, NODE, POD
+from kubernetes_cluster.jobs import JobController
+from kubernetes_cluster.kinds import NODE
 from kubernetes_cluster.kubelet import Image, Kubelets
 from kubernetes_cluster.nodes import Nodes, new_node
+from kubernetes_cluster.operator import Operator
 from kubernetes_cluster.queue import Queue
 from kubernetes_cluster.server import Api, ApiServer
-from kubernetes_cluster.store import Store, name_of, namespace_of, owner_uid
+from kubernetes_cluster.store import Store
 from kubernetes_cluster.timing import Timing
 
 VERSION = "1.36"
@@ -56,7 +56,7 @@ class Controller(Protocol):
         """Look at all objects once."""
 
 
-class KubernetesCluster:
+class KubernetesCluster(Operator):
     """An API server, controllers and nodes. Enter it to start, leave it to stop and kill all."""
 
     def __init__(
@@ -78,7 +78,9 @@ class KubernetesCluster:
         if self.queue is not None:
             self._controllers.append(self.queue)
         self.users = {secrets.token_hex(16): ADMIN}
-        self._api = Api(self.store, self.kubelets, version, has_queues=self.queue is not None)
+        api = Api(self.store, self.kubelets.log_of, version, has_queues=self.queue is not None)
+        super().__init__(self.store, api)
+        self._api = api
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubernetes-controllers")
         self.failure: BaseException | None = None
@@ -137,64 +139,6 @@ class KubernetesCluster:
         self.users[token] = service_account_user(namespace, account)
         return token
 
-    def create_namespace(self, name: str) -> None:
-        """Make a namespace with its default service account."""
-        self.store.create(NAMESPACE, "", {"metadata": {"name": name}})
-        self.store.create(KINDS["serviceaccounts"], name, {"metadata": {"name": "default"}})
-
-    def request(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
-        """What the API answers to an administrator; raises `ApiError`."""
-        path, _, options = path.partition("?")
-        query = dict(part.split("=", 1) for part in options.split("&") if part)
-        answer = self._api.respond(ADMIN, method, path, query, body, content_type)
-        return answer if isinstance(answer, str) else json.loads(json.dumps(answer))
-
-    def create(self, *manifests: Object, namespace: str = "default") -> None:
-        """Create objects, strictly."""
-        for manifest in manifests:
-            kind = next(kind for kind in KINDS.values() if kind.kind == manifest["kind"])
-            prefix = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.version}"
-            place = f"/namespaces/{namespace}" if kind.is_namespaced else ""
-            self.request("POST", f"{prefix}{place}/{kind.resource}?fieldValidation=Strict", manifest)
-
-    def job(self, name: str, namespace: str = "default") -> Object:
-        """The Job as it is now."""
-        return json.loads(json.dumps(self.store.get(JOB, namespace, name)))  # type: ignore[no-any-return]
-
-    def pods(self, job: str, namespace: str = "default", *, index: int | None = None) -> list[Object]:
-        """The Job's pods that are there, the oldest first."""
-        with self.store.lock:
-            uid = self.store.get(JOB, namespace, job)["metadata"]["uid"]
-            pods = [pod for pod in self.store.all(POD, namespace) if owner_uid(pod) == uid]
-            return [json.loads(json.dumps(pod)) for pod in pods if index in (None, index_of(pod))]
-
-    def num_pods_made(self, job: str, namespace: str = "default") -> int:
-        """How many pods the Job has had in all."""
-        events = self.request("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
-        return sum(
-            event["count"]
-            for event in events
-            if event["reason"] == "SuccessfulCreate" and event["involvedObject"]["name"] == job
-        )
-
-    def evict(self, pod: Object) -> None:
-        """Evict a pod by the API, as a drain does."""
-        place, name = namespace_of(pod), name_of(pod)
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": place}}
-        self.request("POST", f"/api/v1/namespaces/{place}/pods/{name}/eviction", body)
-
-    def suspend(self, job: str, namespace: str = "default", *, suspended: bool = True) -> None:
-        """Suspend or resume a Job, as a queue does."""
-        patch = {"spec": {"suspend": suspended}}
-        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}"
-        self.request("PATCH", path, patch, "application/merge-patch+json")
-
-    def scale(self, job: str, number: int, namespace: str = "default") -> None:
-        """Give a Job another number of pods."""
-        patch = {"spec": {"parallelism": number, "completions": number}}
-        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}"
-        self.request("PATCH", path, patch, "application/merge-patch+json")
-
     def run_out_of_memory(self, pod: Object) -> None:
         """Kill a pod as the kernel does when it uses more memory than its limit."""
         with self.store.lock:
@@ -212,10 +156,6 @@ class KubernetesCluster:
         """Start a killed node again."""
         with self.store.lock:
             self.nodes.revive(node)
-
-    def remove_node(self, node: str) -> None:
-        """Delete the node's object, as an operator or a cloud does with a dead machine."""
-        self.request("DELETE", f"/api/v1/nodes/{node}")
 
     def add_node(self, name: str, allocatable: Mapping[str, str] = {}) -> None:
         """Add a node that is ready."""
@@ -252,6 +192,3 @@ class KubernetesCluster:
     def _know_tokens(self) -> None:
         for account, token in self.kubelets.tokens.items():
             self.users[token] = service_account_user(*account.split(":"))
-
-
-__all__ = ["ApiError", "Image", "KubernetesCluster", "missing_part"]

@@ -137,7 +137,7 @@ class JobController:
         wanted = spec["parallelism"]
         if spec.get("completions") is not None:
             wanted = max(0, min(wanted, spec["completions"] - job["status"].get("succeeded", 0)))
-        if surplus := _surplus(job, active, len(active) + len(terminating) - wanted):
+        if surplus := _surplus(job, active, len(active) - wanted):
             for pod in surplus:
                 self._remove(pod)
         elif (missing := wanted - len(active) - len(terminating)) > 0 and self._may_create(job):

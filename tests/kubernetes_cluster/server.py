@@ -3,7 +3,7 @@
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from kubernetes_cluster.errors import ApiError, Object, bad_request
 from kubernetes_cluster.garbage import delete_object
 from kubernetes_cluster.jobs import grace_of, has_ended, set_condition
 from kubernetes_cluster.kinds import JOB, KINDS, POD, Kind
-from kubernetes_cluster.kubelet import Kubelets
 from kubernetes_cluster.patches import patched
 from kubernetes_cluster.requests import Target, is_selected, target_of, verb_of
 from kubernetes_cluster.schemas import decode
@@ -30,8 +29,9 @@ _PUBLIC = ("/version", "/healthz", "/livez", "/readyz")
 class Api:
     """Answers requests; knows nothing of HTTP."""
 
-    def __init__(self, store: Store, kubelets: Kubelets, version: str, *, has_queues: bool) -> None:
-        self._store, self._kubelets, self._version, self._has_queues = store, kubelets, version, has_queues
+    def __init__(self, store: Store, log_of: Callable[[Object], Path], version: str, *, has_queues: bool) -> None:
+        """`log_of`: the file of what a pod has written; `has_queues`: whether Kueue's webhook is there."""
+        self._store, self._log_of, self._version, self._has_queues = store, log_of, version, has_queues
 
     def respond(
         self, user: str | None, method: str, path: str, query: dict[str, str], body: Any, content_type: str
@@ -136,7 +136,7 @@ class Api:
             container = pod["spec"]["containers"][0]["name"]
             why = statuses[0]["state"]["waiting"]["reason"] if statuses else "ContainerCreating"
             raise bad_request(f'container "{container}" in pod "{name_of(pod)}" is waiting to start: {why}')
-        lines = self._kubelets.log_of(pod).read_text(errors="replace").splitlines(keepends=True)
+        lines = self._log_of(pod).read_text(errors="replace").splitlines(keepends=True)
         number = int(query["tailLines"]) if "tailLines" in query else len(lines)
         return "".join(lines[len(lines) - min(number, len(lines)) :])
 

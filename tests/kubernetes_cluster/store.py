@@ -160,7 +160,8 @@ class Store:
         self._version += 1
         changed["metadata"]["resourceVersion"] = str(self._version)
         self.changes.append(Change(self._version, verb, kind, deepcopy(changed)))
-        self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
 
 def generated_name(prefix: str) -> str:
