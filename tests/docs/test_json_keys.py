@@ -8,8 +8,7 @@ import click
 import pytest
 from markdown_it import MarkdownIt
 
-from assay.base.field_meanings import field_meanings
-from assay.base.nested_models import nested_models
+from assay.base.model_fields import field_meanings, nested_models
 from assay.cli.main import _COMMANDS, cli
 from assay.reporting.views import json_reference
 from assay.reporting.views.view import View

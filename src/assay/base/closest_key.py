@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from assay.base.nested_models import models_in
+from assay.base.model_fields import models_in
 
 MIN_SIMILARITY = 0.7
 """The least similarity of a suggestion; 1 means equal."""

@@ -6,8 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from assay.base.field_meanings import field_meanings
-from assay.base.nested_models import models_in
+from assay.base.model_fields import field_meanings, models_in
 
 
 def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:

@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from assay.base.config import FrozenConfig, LoadedConfig, set_dotted, validated
 from assay.base.errors import ConfigError
-from assay.base.nested_models import nested_models
+from assay.base.model_fields import nested_models
 from assay.training.recipe import Recipe
 from tiny_recipe import tiny_recipe
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from assay.base.closest_key import written_key
 from assay.base.config import input_text, unreadable_yaml
 from assay.base.errors import ConfigError
+from assay.base.model_fields import models_in
 from assay.base.names import meant
-from assay.base.nested_models import models_in
 from assay.base.parsing.bounded_yaml import BoundedLoader
 from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns

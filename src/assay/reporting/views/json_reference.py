@@ -10,8 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from assay.base.clock import utc_text
-from assay.base.field_meanings import field_meanings
-from assay.base.nested_models import models_in, nested_models
+from assay.base.model_fields import field_meanings, models_in, nested_models
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
