@@ -56,12 +56,16 @@ class SchedulerModule(LauncherModule, Protocol):
     LAUNCHER: Callable[[Home, Any, tuple[str, ...]], Launcher]
     """Called with the home, a `CONFIG`, and further options of `assay train`."""
 
-    def check(self, config: Any, *, world_size: int) -> None:
-        """Raise `ConfigError` for a launch that cannot work, before the run is created."""
+    def check(self, config: Any, *, world_size: int) -> Sequence[str]:
+        """Raise `ConfigError` for a launch that cannot work, before the run is created; return warnings."""
         ...
 
     def job_text(self, home: Home, run: Run, config: Any, *, world_size: int, options: tuple[str, ...] = ()) -> str:
         """Return what `start` would submit, and submit and write nothing."""
+        ...
+
+    def follow_command(self, launch: Launch) -> str:
+        """Return the shell command that shows the launch's output."""
         ...
 
     def pending_reason(self, launch: Launch) -> str:
@@ -84,10 +88,13 @@ class SchedulerConfig(FrozenConfig):
             )
 
 
-def resume_command(run: Run, *, world_size: int, options: Sequence[str] = ()) -> list[str]:
-    """Return the command that resumes a run. A `--workers=...` among the options replaces `world_size`."""
+def resume_command(run: Run, *, world_size: int, options: Sequence[str] = (), program: str | None = None) -> list[str]:
+    """Return the command that resumes a run. A `--workers=...` among the options replaces `world_size`.
+
+    `program`: by default this installation's.
+    """
     workers = [] if any(option.startswith("--workers=") for option in options) else ["--workers", str(world_size)]
-    return [assay_program(), "train", "--resume", run.run_id, *workers, *options]
+    return [program or assay_program(), "train", "--resume", run.run_id, *workers, *options]
 
 
 def assay_program() -> str:

@@ -1,0 +1,360 @@
+"""The objects of a run on Kubernetes: an Indexed Job, one pod for each node, and a Service that names the pods.
+
+    Job JOB, parallelism = completions = nodes       Service JOB, headless: pod I is JOB-I.JOB, ready or not
+      pod I   assay train --resume RUN --on nodes --node I
+
+What ends a pod decides what becomes of it (the exit codes of the node command):
+
+    0    the run is finished            the first one ends the Job with success (successPolicy)
+    75   this node leaves, the run goes on; and every eviction: a new pod, not counted (podFailurePolicy)
+    2    the run cannot work            fails the Job at once
+    else a failure                      a new pod, counted against backoffLimit
+
+Nothing here contacts a cluster.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+
+from assay.base.config import unreadable_yaml
+from assay.base.errors import ConfigError
+from assay.elastic.workers import Workers
+from assay.launchers.kubernetes.client import Object
+from assay.launchers.launcher import SchedulerConfig, resume_command
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.training.recipe import recipe_of
+
+RUN, MOST_NODES, FEWEST_NODES, OWN_SIZE = "assay/run", "assay/most-nodes", "assay/fewest-nodes", "assay/own-size"
+"""Annotations of a Job: which run it trains, within which bounds it changes its size, and the size that it chose."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+"""Kueue's annotation of a Job that may change its size, and its scheduling gate of pods that wait for quota."""
+NAMED_JOB = "ASSAY_KUBERNETES_JOB"
+"""Variable of a pod: NAMESPACE/JOB, if its service account may read and resize the Job."""
+LOST_NODE_S = 20
+"""Seconds after which a pod of a node that does not respond is given up; Kubernetes' own default is 300."""
+NUM_FAILURES = 10
+"""Counted ends of pods that fail the Job. Deaths of ranks are counted by the run (`--max-restarts`)."""
+MARGIN_S = 10
+"""Of a pod's grace time, the part that is left when ranks that did not commit are killed."""
+STOPPED_EARLY, WRONG = 75, 2
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
+
+
+class KubernetesConfig(SchedulerConfig):
+    """Options of a Job."""
+
+    image: str | None = None
+    """Container image that has `assay`, e.g. built from the Containerfile of this repository."""
+    claim: str | None = None
+    """PersistentVolumeClaim with the runs and the data, and where it is mounted, NAME:/PATH, in the pods as here.
+    All nodes write to it: its access mode is ReadWriteMany."""
+    namespace: str | None = None
+    """Namespace; None for that of the kubeconfig's context, or of this pod."""
+    context: str | None = None
+    """Context of the kubeconfig; None for the current one."""
+    queue: str | None = None
+    """Kueue's LocalQueue that admits the Job; None for no queue."""
+    service_account: str | None = None
+    """Service account of the pods. With the rights of kubernetes/rbac.yaml the run grows and shrinks its own Job, and
+    shows its progress on it."""
+    secret: tuple[str, ...] = ()
+    """Secrets whose keys become environment variables, e.g. AWS_SECRET_ACCESS_KEY or ASSAY_LEDGER."""
+    cpu: PositiveFloat | None = None
+    """Processors of a pod; None for the recipe's threads_per_rank, times the workers of a node."""
+    memory: str | None = None
+    """Memory of a pod, requested and limited, e.g. 64Gi; None for no limit."""
+    gpus_per_node: NonNegativeInt = 0
+    """GPUs of a pod (nvidia.com/gpu)."""
+    grace_s: PositiveInt = 120
+    """Seconds that a pod gets after SIGTERM to commit and exit."""
+    patch: Path | None = None
+    """YAML file that is merged into the Job, e.g. with a nodeSelector or further tolerations."""
+    as_: Literal["job", "trainjob"] = "job"
+    """What --dry-run prints: a Job, or Kubeflow's TrainJob with its runtime."""
+
+    @field_validator("namespace", "queue", "service_account", "secret")
+    @classmethod
+    def _are_names(cls, value: Any) -> Any:
+        for name in value if isinstance(value, tuple) else filter(None, [value]):
+            if not _NAME.fullmatch(name) or len(name) > 253:
+                raise ValueError(f"{name!r} is not a name of Kubernetes: lower-case letters, digits, '-' and '.'")
+        return value
+
+    @field_validator("claim")
+    @classmethod
+    def _has_a_path(cls, claim: str | None) -> str | None:
+        name, _, path = (claim or "").partition(":")
+        if claim is not None and not (_NAME.fullmatch(name) and path.startswith("/") and path.isprintable()):
+            raise ValueError(f"{claim!r}: write NAME:/PATH, the claim and where it is mounted")
+        return claim
+
+    @field_validator("memory")
+    @classmethod
+    def _is_a_quantity(cls, value: str | None) -> str | None:
+        if value is not None and not _QUANTITY.fullmatch(value):
+            raise ValueError(f"{value!r} is not an amount of memory; write it like 64Gi")
+        return value
+
+
+class JobSize(NamedTuple):
+    """How many pods a run may have."""
+
+    most: int
+    fewest: int
+    workers: Workers
+    workers_per_node: int
+
+    @classmethod
+    def of(cls, config: KubernetesConfig, world_size: int, options: Sequence[str]) -> "JobSize":
+        """Return the size that `--nodes` and `--workers`, if it is a range, ask for."""
+        config.check_world_size(world_size)
+        ranges = [option.partition("=")[2] for option in options if option.startswith("--workers=")]
+        workers = Workers.of(ranges[-1]) if ranges else Workers(world_size)
+        per_node = math.ceil(workers.most / config.nodes)
+        most = math.ceil(workers.most / per_node)
+        return cls(most, math.ceil((workers.least or workers.most) / per_node), workers, per_node)
+
+    def at_start(self, config: KubernetesConfig) -> int:
+        """Return the size to begin with. A queue admits all pods or none, so the run asks for few and then grows."""
+        return self.fewest if config.queue else self.most
+
+
+def job_name(run: Run) -> str:
+    """Return the name of the run's Job: a DNS label, also with a pod's index behind it."""
+    wanted = f"assay-{run.run_id}".lower()
+    name = re.sub(r"[^a-z0-9-]+", "-", wanted)[:52].strip("-")
+    return name if name == f"assay-{run.run_id}" else f"{name[:43].rstrip('-')}-{_digest(run.run_id)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_key(run: Run) -> str:
+    """Return what tells the Job of this run from that of a namesake in another home."""
+    return f"{run.run_id} {run.created_s}"
+
+
+def objects_of(
+    home: Home, run: Run, config: KubernetesConfig, *, namespace: str, world_size: int, options: Sequence[str]
+) -> tuple[Object, Object]:
+    """Return the Service and the Job of a run. Raises `ConfigError` if its pods could not reach what it needs."""
+    size, name = JobSize.of(config, world_size, options), job_name(run)
+    _check_reachable(home, run, config)
+    labels = {"app.kubernetes.io/name": "assay"}
+    metadata: Object = {"name": name, "namespace": namespace, "labels": labels}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {**metadata, "annotations": {RUN: run_key(run)}},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": name},
+        },
+    }
+    annotations = {
+        RUN: run_key(run),
+        MOST_NODES: str(size.most),
+        FEWEST_NODES: str(size.fewest),
+        OWN_SIZE: str(size.at_start(config)),
+    }
+    queued = {QUEUE_LABEL: config.queue} if config.queue else {}
+    if config.queue:
+        annotations[ELASTIC] = "true"
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {**metadata, "labels": {**labels, **queued}, "annotations": annotations},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": size.at_start(config),
+            "parallelism": size.at_start(config),
+            **job_rules(),
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": pod_spec(home, run, config, size, service=name, namespace=namespace, options=options),
+            },
+        },
+    }
+    return service, _patched(job, config.patch)
+
+
+def sized(num_nodes: int, annotations: Object) -> Object:
+    """Return the patch of a Job's size: the API accepts new `completions` only with equal `parallelism`."""
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"parallelism": num_nodes, "completions": num_nodes},
+    }
+
+
+def job_path(name: str) -> str:
+    """Return the API's path of a Job, given NAMESPACE/NAME."""
+    namespace, _, job = name.partition("/")
+    return f"/apis/batch/v1/namespaces/{quote(namespace, safe='')}/jobs/{quote(job, safe='')}"
+
+
+def pods_path(name: str) -> str:
+    """Return the API's path of a Job's pods, given NAMESPACE/NAME."""
+    namespace, _, job = name.partition("/")
+    selector = quote(f"batch.kubernetes.io/job-name={job}")
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?labelSelector={selector}"
+
+
+def job_rules() -> Object:
+    """Return what becomes of a Job when a pod ends."""
+    return {
+        "backoffLimit": NUM_FAILURES,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [WRONG]}},
+                {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [STOPPED_EARLY]}},
+            ]
+        },
+        "successPolicy": {"rules": [{"succeededCount": 1}]},
+    }
+
+
+def pod_spec(
+    home: Home,
+    run: Run,
+    config: KubernetesConfig,
+    size: JobSize,
+    *,
+    service: str,
+    namespace: str,
+    options: Sequence[str],
+    lead: str = "",
+) -> Object:
+    """Return the pods' specification. `lead`: host name of pod 0, if it is not JOB-0.SERVICE."""
+    node = [
+        *("--on", "nodes", "--node", "$(JOB_COMPLETION_INDEX)", "--address", "$(POD_IP)"),
+        *("--lead", lead or f"{service}-0.{service}", "--workers-per-node", str(size.workers_per_node)),
+    ]
+    if not any(option.startswith("--leave-within") for option in options):
+        node.append(f"--leave-within={max(1, config.grace_s - MARGIN_S)}")
+    command = resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
+    # Without the ledger's URL, which may hold a password: a Secret has it.
+    variables = [{"name": "ASSAY_HOME", "value": str(home.folder.resolve())}]
+    if config.service_account:
+        variables.append({"name": NAMED_JOB, "value": f"{namespace}/{service}"})
+    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if config.claim:
+        claim, _, path = config.claim.partition(":")
+        mounts.append({"name": "assay", "mountPath": path})
+        volumes.append({"name": "assay", "persistentVolumeClaim": {"claimName": claim}})
+    return {
+        "restartPolicy": "Never",
+        "subdomain": service,
+        "terminationGracePeriodSeconds": config.grace_s,
+        "automountServiceAccountToken": config.service_account is not None,
+        **({"serviceAccountName": config.service_account} if config.service_account else {}),
+        "enableServiceLinks": False,
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{state}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": LOST_NODE_S,
+            }
+            for state in ("not-ready", "unreachable")
+        ],
+        "containers": [
+            {
+                "name": "node",
+                "image": config.image,
+                "command": command,
+                "env": [
+                    *variables,
+                    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                ],
+                **({"envFrom": [{"secretRef": {"name": name}} for name in config.secret]} if config.secret else {}),
+                "resources": _resources(run, config, size),
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+
+
+def _resources(run: Run, config: KubernetesConfig, size: JobSize) -> Object:
+    cpu = config.cpu or recipe_of(run).trainer.threads_per_rank * size.workers_per_node
+    limits = {"memory": config.memory} if config.memory else {}
+    if config.gpus_per_node:
+        limits["nvidia.com/gpu"] = str(config.gpus_per_node)
+    return {"requests": {"cpu": f"{cpu:g}", **limits}, **({"limits": limits} if limits else {})}
+
+
+def _check_reachable(home: Home, run: Run, config: KubernetesConfig) -> None:
+    """Raise `ConfigError` for a folder that is not on the claim, or a ledger that no Secret names."""
+    if config.image is None:
+        raise ConfigError("--on kubernetes needs --image: a container image that has assay (see docs/kubernetes.md).")
+    if config.claim is None:
+        raise ConfigError(
+            "--on kubernetes needs --claim NAME:/PATH: the volume with the runs and the data, mounted here as in the "
+            "pods. Start the run where it is mounted, e.g. in the pod of 'assay serve worker'."
+        )
+    root = Path(config.claim.partition(":")[2])
+    folders = {"ASSAY_HOME": home.folder, "the run's store": run.store_url, "data.dataset": recipe_of(run).data.dataset}
+    for what, location in folders.items():
+        is_remote = re.match(r"[a-z0-9+]+://", str(location)) and not str(location).startswith("file://")
+        path = Path(str(location).removeprefix("file://")).resolve()
+        if not is_remote and not path.is_relative_to(root):
+            raise ConfigError(
+                f"{what} is {path}, which the pods cannot reach: the claim is mounted at {root}. Put it below {root}, "
+                "or keep commits in an object store (--store s3://...)."
+            )
+    if home.ledger.startswith("postgres") and not config.secret:
+        raise ConfigError(
+            "the ledger is a PostgreSQL database, and the pods do not know its URL: put ASSAY_LEDGER in a Secret and "
+            "name it: --secret NAME."
+        )
+
+
+def _patched(job: Object, path: Path | None) -> Object:
+    if path is None:
+        return job
+    import yaml
+
+    try:
+        patch = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise unreadable_yaml(path, error) from error
+    if not isinstance(patch, dict):
+        raise ConfigError(f"{path}: expected a mapping, as in a Job, e.g. spec: {{template: ...}}.")
+    merged: Object = _merged(job, patch)
+    return merged
+
+
+def _merged(value: Any, patch: Any) -> Any:
+    """Merge mappings by key, lists by the `name` of their elements; other elements of lists are added."""
+    if isinstance(value, dict) and isinstance(patch, dict):
+        return value | {key: _merged(value.get(key), item) for key, item in patch.items()}
+    if not (isinstance(value, list) and isinstance(patch, list)):
+        return patch
+    merged = list(value)
+    for item in patch:
+        name = item.get("name") if isinstance(item, dict) else None
+        names = [old.get("name") if isinstance(old, dict) else None for old in merged]
+        index = names.index(name) if name and name in names else None
+        if index is None:
+            merged.append(item)
+        else:
+            merged[index] = _merged(merged[index], item)
+    return merged

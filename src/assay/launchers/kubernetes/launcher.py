@@ -1,0 +1,331 @@
+"""Starts a run as a Job of a Kubernetes cluster, and finds, stops and resizes it.
+
+    --on kubernetes --> Service, Job  --> pods, each 'assay train --resume RUN --on nodes' (`job`)
+    stop            --> delete the Job: SIGTERM, all commit within the grace time, exit
+
+All Jobs of a run have one name, so a run has one Job at a time. A Job that has ended is replaced.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from assay.base.errors import ConfigError, TrainingError
+from assay.elastic.nodes.connection import link_key
+from assay.launchers.kubernetes.client import ApiError, Cluster, Object, find_cluster
+from assay.launchers.kubernetes.job import (
+    FEWEST_NODES,
+    MOST_NODES,
+    OWN_SIZE,
+    QUEUE_LABEL,
+    RUN,
+    KubernetesConfig,
+    job_name,
+    job_path,
+    objects_of,
+    pods_path,
+    run_key,
+    sized,
+)
+from assay.launchers.launcher import LaunchState
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.store.launches import save_launch, saved_launches
+
+OLDEST_VERSION = (1, 31)
+"""The first with all that the Job needs switched on."""
+NEWER_FIELDS = {"spec.successPolicy": (1, 31), "spec.podFailurePolicy": (1, 26), "spec.podReplacementPolicy": (1, 29)}
+"""Field of a Job -> the first version that has it switched on."""
+POLL_S = 0.5
+
+
+class KubernetesLauncher:
+    """Creates Jobs. The volume with the runs is mounted here, too."""
+
+    def __init__(self, home: Home, config: KubernetesConfig, options: tuple[str, ...] = ()) -> None:
+        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
+        self._home = home
+        self._config = config
+        self._options = options
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Create the Job; the launch's `job` is NAMESPACE/NAME, its `process` the Job's UID and the server.
+
+        If the cluster has a Job of this run without a record, its launcher was killed before it wrote the record. That
+        Job is recorded instead of creating another one.
+        """
+        cluster = find_cluster(self._config.context)
+        namespace = self._config.namespace or cluster.namespace
+        link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
+        objects = objects_of(
+            self._home, run, self._config, namespace=namespace, world_size=world_size, options=self._options
+        )
+        job = self._unrecorded_job(cluster, run, namespace) or _create(cluster, run, *objects)
+        return save_launch(
+            run,
+            launcher="kubernetes",
+            job=f"{namespace}/{job_name(run)}",
+            world_size=world_size,
+            process=f"{job['metadata']['uid']} {cluster.server}",
+        )
+
+    def _unrecorded_job(self, cluster: Cluster, run: Run, namespace: str) -> Object | None:
+        """Return the run's Job if no launch names it; remove one that has ended.
+
+        Raises `ConfigError` if the run has a Job already, or if another run has a Job of that name.
+        """
+        name = f"{namespace}/{job_name(run)}"
+        deadline_s = time.monotonic() + self._config.grace_s + 60
+        while (job := cluster.find(job_path(name))) is not None:
+            if job["metadata"].get("annotations", {}).get(RUN) != run_key(run):
+                raise ConfigError(
+                    f"Kubernetes Job {name} exists already, and trains another run: "
+                    f"{job['metadata'].get('annotations', {}).get(RUN, 'it is not assay that made it')}. Choose "
+                    "another --run-id or --namespace."
+                )
+            is_leaving = "deletionTimestamp" in job["metadata"]
+            if not (is_leaving or _has_ended(job)):
+                known = {launch.process.partition(" ")[0] for launch in saved_launches(run)}
+                if job["metadata"]["uid"] not in known:
+                    return job
+                raise ConfigError(
+                    f"run {run.run_id} is being trained by Kubernetes Job {name}: 'assay train stop {run.run_id}' "
+                    f"stops it with a commit, 'assay train resize {run.run_id}' gives it more or fewer nodes."
+                )
+            if not is_leaving:
+                _delete(cluster, name)
+            if time.monotonic() > deadline_s:
+                raise TrainingError(f"Kubernetes Job {name} is being deleted, and its pods have not ended. Try later.")
+            time.sleep(POLL_S)
+        return None
+
+
+CONFIG, LAUNCHER = KubernetesConfig, KubernetesLauncher
+
+
+def check(config: KubernetesConfig, *, world_size: int) -> Sequence[str]:
+    """Ask the cluster whether a Job can work. Raises `ConfigError`; returns notes on what it will wait for."""
+    config.check_world_size(world_size)
+    if config.as_ != "job":
+        raise ConfigError(f"--as {config.as_} needs --dry-run: it is printed, and applied with 'kubectl apply -f -'.")
+    cluster = find_cluster(config.context)
+    namespace = config.namespace or cluster.namespace
+    _check_version(cluster)
+    if _find_if_allowed(cluster, f"/api/v1/namespaces/{namespace}") is None:
+        raise ConfigError(f"the cluster has no namespace '{namespace}': kubectl create namespace {namespace}.")
+    _check_permissions(cluster, namespace)
+    core = f"/api/v1/namespaces/{namespace}"
+    claim = (config.claim or "").partition(":")[0]
+    for option, kind, name in (
+        ("--claim", "persistentvolumeclaims", claim),
+        ("--service-account", "serviceaccounts", config.service_account),
+    ):
+        if name and _find_if_allowed(cluster, f"{core}/{kind}/{name}") is None:
+            raise ConfigError(f"{option} {name}: namespace '{namespace}' has no such object: kubectl get {kind}.")
+    return list(_notes(cluster, namespace, config))
+
+
+def _check_version(cluster: Cluster) -> None:
+    version = cluster.request("GET", "/version")
+    found = int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
+    if found < OLDEST_VERSION:
+        missing = [field for field, first in NEWER_FIELDS.items() if found < first]
+        raise ConfigError(
+            f"the cluster is Kubernetes {found[0]}.{found[1]}, and a run needs {'.'.join(map(str, OLDEST_VERSION))}: "
+            f"Jobs have no {', '.join(missing)} here. Without them an eviction would count as a failure or as the end."
+        )
+
+
+def _check_permissions(cluster: Cluster, namespace: str) -> None:
+    missing = []
+    for group, resource in (("batch", "jobs"), ("", "services")):
+        for verb in ("create", "get", "delete"):
+            attributes = {"namespace": namespace, "group": group, "resource": resource, "verb": verb}
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            }
+            reply = cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+            if not reply.get("status", {}).get("allowed"):
+                missing.append(f"{verb} {resource}")
+    if missing:
+        raise ConfigError(
+            f"you may not {', '.join(missing)} in namespace '{namespace}'. Ask its administrator for the Role in "
+            "kubernetes/rbac.yaml, or choose another --namespace."
+        )
+
+
+def _find_if_allowed(cluster: Cluster, path: str) -> Object | None:
+    """Return the object, None if there is none; an empty one if the user may not look."""
+    try:
+        return cluster.find(path)
+    except ApiError as error:
+        if error.code == 403:
+            return {}
+        raise
+
+
+def _notes(cluster: Cluster, namespace: str, config: KubernetesConfig) -> Iterator[str]:
+    if not config.queue:
+        return
+    for version in ("v1beta2", "v1beta1"):
+        api = f"/apis/kueue.x-k8s.io/{version}"
+        if _find_if_allowed(cluster, f"{api}/namespaces/{namespace}/localqueues/{config.queue}") is not None:
+            return
+        if _find_if_allowed(cluster, api) is not None:
+            raise ConfigError(f"--queue {config.queue}: namespace '{namespace}' has no such LocalQueue.")
+    yield f"--queue {config.queue}: the cluster has no Kueue, or another version, so nothing may admit the Job"
+
+
+def _create(cluster: Cluster, run: Run, service: Object, job: Object) -> Object:
+    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    services = f"/api/v1/namespaces/{namespace}/services"
+    try:
+        if cluster.find(f"{services}/{name}") is None:
+            cluster.request("POST", f"{services}?fieldValidation=Strict", service)
+        created = cluster.request("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs?fieldValidation=Strict", job)
+    except ApiError as error:
+        raise TrainingError(
+            f"{error}\nThe run was created but not started: use 'assay train --resume {run.run_id} --on kubernetes' "
+            "with other options."
+        ) from error
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": created["metadata"]["uid"]}
+    # The cluster removes the Service with its Job.
+    cluster.request("PATCH", f"{services}/{name}", {"metadata": {"ownerReferences": [owner]}})
+    return created
+
+
+def job_text(home: Home, run: Run, config: KubernetesConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
+    """Return the objects as YAML, for `kubectl apply -f -`."""
+    import yaml
+
+    namespace = config.namespace or "default"
+    if config.as_ == "trainjob":
+        from assay.launchers.kubernetes.trainjob import trainjob_objects
+
+        head = "# The size of a TrainJob is fixed: it neither grows nor shrinks (kubeflow/trainer#2903).\n"
+        objects = trainjob_objects(home, run, config, namespace=namespace, world_size=world_size, options=options)
+    else:
+        head = f"# Run {run.run_id}, from its last commit to its end. Written by 'assay train --on kubernetes'.\n"
+        objects = objects_of(home, run, config, namespace=namespace, world_size=world_size, options=options)
+    return head + yaml.safe_dump_all(objects, sort_keys=False, width=110)
+
+
+def state(launch: Launch) -> LaunchState:
+    """Return the state of a Job; `elsewhere` if it may be a Job of another cluster than the one configured here."""
+    cluster, job = _find_job(launch)
+    uid, _, server = launch.process.partition(" ")
+    if job is None:
+        return "ended" if cluster.server == server else "elsewhere"
+    if job["metadata"]["uid"] != uid or _has_ended(job):
+        return "ended"
+    is_running = job.get("status", {}).get("ready") or "deletionTimestamp" in job["metadata"]
+    return "running" if is_running else "queued"
+
+
+def follow_command(launch: Launch) -> str:
+    """Return the kubectl command that shows the output of all pods."""
+    namespace, _, name = launch.job.partition("/")
+    return f"kubectl logs --namespace {namespace} --follow --prefix --selector batch.kubernetes.io/job-name={name}"
+
+
+def pending_reason(launch: Launch) -> str:
+    """Return, in the cluster's words, why no pod runs: suspended, no quota, no node, no image."""
+    cluster, job = _find_job(launch)
+    if job is None:
+        return "None"
+    pods = cluster.request("GET", pods_path(launch.job))["items"]
+    reasons = [*_suspension(cluster, job), *(reason for pod in pods for reason in _waiting(pod))]
+    if not reasons:
+        field = quote(f"involvedObject.uid={job['metadata']['uid']}")
+        namespace = job["metadata"]["namespace"]
+        events = cluster.request("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector={field}")["items"]
+        reasons = [event["message"] for event in events[-1:] if event.get("type") == "Warning"]
+    return "; ".join(dict.fromkeys(reasons)) or "pods are being created"
+
+
+def _suspension(cluster: Cluster, job: Object) -> Iterator[str]:
+    """Yield why a Job is suspended, in Kueue's words if it holds it."""
+    if not job["spec"].get("suspend"):
+        return
+    metadata = job["metadata"]
+    if (queue := metadata.get("labels", {}).get(QUEUE_LABEL)) is None:
+        yield "the Job is suspended (spec.suspend)"
+        return
+    label = quote(f"kueue.x-k8s.io/job-uid={metadata['uid']}")
+    found: list[str] = []
+    for version in ("v1beta2", "v1beta1"):
+        path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{metadata['namespace']}/workloads?labelSelector={label}"
+        for workload in (_find_if_allowed(cluster, path) or {}).get("items", []):
+            conditions = workload.get("status", {}).get("conditions", [])
+            found += [item["message"] for item in conditions if item["type"] == "QuotaReserved"]
+    yield f"suspended by queue {queue}: {found[-1] if found else 'it waits for quota'}"
+
+
+def _waiting(pod: Object) -> Iterator[str]:
+    status = pod.get("status", {})
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            yield f"{condition.get('reason', 'not scheduled')}: {condition.get('message', '')}"
+    for container in status.get("containerStatuses", []):
+        if (waiting := container.get("state", {}).get("waiting")) and waiting.get("reason") != "ContainerCreating":
+            yield f"{waiting['reason']}: {waiting.get('message', '')}"
+
+
+def stop(launch: Launch) -> None:
+    """Delete the Job: its pods get SIGTERM and their grace time to commit. The Job is gone when they are."""
+    cluster, job = _find_job(launch)
+    if job is not None and job["metadata"]["uid"] == launch.process.partition(" ")[0]:
+        _delete(cluster, launch.job)
+
+
+def kill(launch: Launch) -> None:
+    """Delete the Job and its pods at once."""
+    stop(launch)
+    cluster, _ = _find_job(launch)
+    path = pods_path(launch.job)
+    for pod in cluster.request("GET", path)["items"]:
+        if pod["metadata"]["ownerReferences"][0]["uid"] == launch.process.partition(" ")[0]:
+            _ignore_missing(cluster, f"{path.partition('?')[0]}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+
+
+def resize(launch: Launch, num_nodes: int) -> None:
+    """Give the Job more or fewer pods; from then on it does not change its size by itself.
+
+    Raises `ConfigError` if it has ended, or for a size that its `--workers` do not allow.
+    """
+    cluster, job = _find_job(launch)
+    if job is None or _has_ended(job):
+        raise ConfigError(f"run '{launch.run_id}': {launch.where()} has ended; start it again with other --nodes.")
+    fewest, most = (int(job["metadata"]["annotations"][name]) for name in (FEWEST_NODES, MOST_NODES))
+    if not fewest <= num_nodes <= most:
+        raise ConfigError(
+            f"--nodes {num_nodes}: by its --workers, run '{launch.run_id}' uses {fewest} to {most} nodes. Start it "
+            "again with other --workers and --nodes."
+        )
+    cluster.request("PATCH", job_path(launch.job), sized(num_nodes, {OWN_SIZE: None}))
+
+
+def _find_job(launch: Launch) -> tuple[Cluster, Object | None]:
+    cluster = find_cluster(server=launch.process.partition(" ")[2])
+    return cluster, cluster.find(job_path(launch.job))
+
+
+def _has_ended(job: Object) -> bool:
+    conditions = job.get("status", {}).get("conditions") or []
+    return any(item["type"] in ("Complete", "Failed") and item["status"] == "True" for item in conditions)
+
+
+def _delete(cluster: Cluster, name: str) -> None:
+    _ignore_missing(cluster, f"{job_path(name)}?propagationPolicy=Foreground")
+
+
+def _ignore_missing(cluster: Cluster, path: str) -> None:
+    try:
+        cluster.request("DELETE", path)
+    except ApiError as error:
+        if error.code != 404:
+            raise

@@ -1,0 +1,197 @@
+"""What the leading node of a run does with its own Job: shows progress on it, and gives it more or fewer pods.
+
+    every 10 s   read the Job, its pods and the namespace's quotas --> one patch of annotations and size
+
+The size follows the quota, between the fewest and the most nodes that the run asked for, and only as long as nobody
+else sets it: a size that an operator or a queue has set stays. In a queue of Kueue the Job asks for one node more at a
+time, and only if Kueue treats it as elastic; otherwise a larger Job would be suspended until all of it fits. New pods
+join the run, and pods of the highest indexes leave it; its weights do not depend on when.
+"""
+
+import itertools
+import json
+import math
+import re
+import signal
+import ssl
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from assay.base.clock import SystemClock, utc_text
+from assay.base.errors import AssayError, ConfigError
+from assay.launchers.kubernetes.client import ApiError, Cluster, Object, find_cluster
+from assay.launchers.kubernetes.job import (
+    ELASTIC,
+    FEWEST_NODES,
+    MOST_NODES,
+    NAMED_JOB,
+    OWN_SIZE,
+    QUEUE_LABEL,
+    job_path,
+    pods_path,
+    sized,
+)
+from assay.records.goodput import useful_share
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.metrics.phases import running_phase_seconds
+from assay.store.objects import open_store
+
+LOOK_S = 10.0
+"""Seconds between looks."""
+LOOKS_TO_SHOW = 6
+"""Progress is shown at every n-th look: an annotation is a write for the API server."""
+STATUS_URL, STATUS_CA, STATUS_TOKEN = (f"KUBEFLOW_TRAINER_SERVER_{name}" for name in ("URL", "CA_CERT", "TOKEN"))
+"""Variables that Kubeflow's Trainer sets in a pod of a TrainJob, if its status server is on."""
+
+_SUFFIXES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@contextmanager
+def watching_job(run: Run, environment: Mapping[str, str]) -> Iterator[None]:
+    """During the body, show progress on the run's Job and resize it; outside of a Job, do nothing."""
+    watches = {NAMED_JOB, STATUS_URL} & environment.keys()
+    watch = _JobWatch(run, environment) if watches else None
+    if watch is not None:
+        watch.start()
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.is_over.set()
+
+
+class _JobWatch(threading.Thread):
+    """Looks in a thread, so that an API server that does not respond blocks nothing."""
+
+    def __init__(self, run: Run, environment: Mapping[str, str]) -> None:
+        super().__init__(name="watch of the Kubernetes Job", daemon=True)
+        self._run = run
+        self._log = CommitLog(open_store(run.store_url))
+        self._environment = environment
+        self._job = environment.get(NAMED_JOB)
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        """Look until the run is over, or this pod may not see its Job."""
+        # SIGTERM must reach the main thread, which may block it for a while.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        for look in itertools.count():
+            if self.is_over.wait(LOOK_S):
+                return
+            try:
+                progress = progress_of(self._run, self._log) if look % LOOKS_TO_SHOW == 0 else {}
+                if self._job is not None:
+                    self._look(find_cluster(), self._job, progress)
+                if progress and STATUS_URL in self._environment:
+                    _post_status(self._environment, self._run, progress)
+            except ConfigError as error:
+                print(f"this node does not watch its Job: {error}", file=sys.stderr)
+                return
+            except ApiError as error:
+                if error.code == 403:
+                    print(f"this node may not watch its Job, which keeps its size: {error}", file=sys.stderr)
+                    return
+            except (AssayError, OSError, ValueError):
+                continue  # the API server or the store failed to respond; the next look tries again
+
+    def _look(self, cluster: Cluster, name: str, progress: dict[str, str]) -> None:
+        job = cluster.request("GET", job_path(name))
+        namespace = job["metadata"]["namespace"]
+        pods = cluster.request("GET", pods_path(name))["items"]
+        quotas = cluster.request("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")["items"]
+        size, num_nodes = job["spec"]["parallelism"], wanted_size(job, pods, quotas)
+        patch: Object = {"metadata": {"annotations": progress}} if progress else {}
+        if num_nodes != size:
+            patch = sized(num_nodes, {**progress, OWN_SIZE: str(num_nodes)})
+            patch["metadata"]["resourceVersion"] = job["metadata"]["resourceVersion"]  # nobody resized it meanwhile
+            print(f"the Job gets {num_nodes} nodes instead of {size}", file=sys.stderr)
+        if patch and not self.is_over.is_set():
+            cluster.request("PATCH", job_path(name), patch)
+
+
+def wanted_size(job: Object, pods: Sequence[Object], quotas: Sequence[Object]) -> int:
+    """Return the number of nodes that the Job should have now."""
+    metadata, size = job["metadata"], int(job["spec"]["parallelism"])
+    annotations = metadata.get("annotations", {})
+    if annotations.get(OWN_SIZE) != str(size) or "deletionTimestamp" in metadata:
+        return size
+    most, fewest = int(annotations[MOST_NODES]), int(annotations[FEWEST_NODES])
+    living = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Pending", "Running")]
+    if QUEUE_LABEL in metadata.get("labels", {}):
+        gates = job["spec"]["template"]["spec"].get("schedulingGates", [])
+        num_running = sum(pod["status"]["phase"] == "Running" for pod in living)
+        return min(size + 1, most) if {"name": ELASTIC} in gates and num_running >= size else size
+    room = min((_room(quota, job["spec"]["template"]["spec"]) for quota in quotas), default=math.inf)
+    if room < 0:
+        return min(size, max(fewest, len(living) + math.floor(room)))
+    return int(min(most, max(size, len(living) + room)))
+
+
+def _room(quota: Object, pod: Object) -> float:
+    """Return how many more pods fit into a quota; negative if too many are there."""
+    charged = {"pods": 1.0, "count/pods": 1.0}
+    for kind in ("requests", "limits"):
+        amounts: dict[str, float] = {}
+        for container in pod["containers"]:
+            for name, amount in container.get("resources", {}).get(kind, {}).items():
+                amounts[name] = amounts.get(name, 0.0) + quantity(amount)
+        charged |= {f"{kind}.{name}": amount for name, amount in amounts.items()}
+        if kind == "requests":
+            charged |= {name: amounts[name] for name in ("cpu", "memory") if name in amounts}
+    status = quota.get("status", {})
+    hard, used = status.get("hard", {}), status.get("used", {})
+    rooms = [
+        (quantity(hard[name]) - quantity(used.get(name, "0"))) / amount
+        for name, amount in charged.items()
+        if name in hard and amount
+    ]
+    return math.floor(min(rooms, default=math.inf) + 1e-9) if rooms else math.inf
+
+
+def quantity(text: str | float) -> float:
+    """Return an amount of the API as a number, e.g. 0.5 for `500m`. Raises `ValueError` for another form."""
+    if (found := re.fullmatch(r"([\d.]+(?:[eE]\d+)?)([A-Za-z]*)", str(text))) is None or found[2] not in {
+        "",
+        *_SUFFIXES,
+    }:
+        raise ValueError(f"{text!r} is not an amount")
+    return float(found[1]) * _SUFFIXES.get(found[2], 1.0)
+
+
+def progress_of(run: Run, log: CommitLog) -> dict[str, str]:
+    """Return the run's progress as annotations."""
+    commits, attempts = log.summary().commits, saved_attempts(Path(run.run_dir))
+    progress = {"assay/step": f"{commits[-1].step if commits else 0} of {run.num_steps}"}
+    if attempts:
+        last = attempts[-1]
+        spent = running_phase_seconds(run, last, 0, held_to_s=last.ended_s or SystemClock().now_s()).seconds
+        progress["assay/attempt"] = f"{last.attempt}, on {last.world_size} workers"
+        if (share := useful_share(spent)) is not None:
+            progress["assay/goodput"] = f"{share:.0%} of attempt {last.attempt}"
+    return progress
+
+
+def _post_status(environment: Mapping[str, str], run: Run, progress: Mapping[str, str]) -> None:
+    """Send progress to the status server of Kubeflow's Trainer."""
+    step = int(progress["assay/step"].split()[0])
+    status = {
+        "progressPercentage": min(100, 100 * step // max(1, run.num_steps)),
+        "metrics": [{"name": name.removeprefix("assay/"), "value": text} for name, text in progress.items()],
+        "lastUpdatedTime": utc_text(SystemClock().now_s()),
+    }
+    request = urllib.request.Request(
+        environment[STATUS_URL],
+        data=json.dumps({"trainerStatus": status}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    request.add_unredirected_header("Authorization", f"Bearer {Path(environment[STATUS_TOKEN]).read_text().strip()}")
+    tls = ssl.create_default_context(cafile=environment.get(STATUS_CA))
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls))
+    with opener.open(request, timeout=10):
+        pass
