@@ -2,13 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.base.errors import ConfigError
 from assay.cli.command import CommandGroup
 from assay.cli.parameters import current_home, log_format_option, python_graders_option, set_python_graders
+
+if TYPE_CHECKING:
+    from assay.store.home import Home
 
 _MODULES = {
     "worker": ("assay.cli.serve.worker", "Run the jobs of the API, on this machine or a cluster."),
@@ -84,22 +87,6 @@ def serve(
 
     home = current_home()
 
-    def add_pages(api: Any, state: Any) -> Any:
-        from assay.dashboard.app import with_pages
-        from assay.dashboard.dashboard import Dashboard
-        from assay.serving.http.operations import Operations, readiness_of
-
-        dashboard = Dashboard.of(home, state)
-        watch, ledger = dashboard.watch, dashboard.open_ledger
-
-        def make_collectors() -> Any:
-            from assay.reporting.views.home_metrics import HomeMetrics
-
-            return [HomeMetrics(home, state, ledger, lambda: watch.num_streams)]
-
-        pages = with_pages(api, dashboard)
-        return Operations(pages, readiness_of(home, ledger), state.keys, make_collectors), watch.stop
-
     def notify(text: str) -> None:
         click.echo(text, err=True)
         if is_opened and (address := re.search(r"dashboard (\S+)", text)) is not None:
@@ -114,6 +101,24 @@ def serve(
         host=host,
         port=port,
         judge=judge,
-        add_pages=add_pages,
+        add_pages=lambda api, state: _with_pages(home, api, state),
         notify=notify,
     )
+
+
+def _with_pages(home: "Home", api: Any, state: Any) -> Any:
+    """Return the API with the dashboard and the operators' addresses, and what ends the dashboard's event streams."""
+    from assay.dashboard.app import with_pages
+    from assay.dashboard.dashboard import Dashboard
+    from assay.serving.http.operations import Operations, readiness_of
+
+    dashboard = Dashboard.of(home, state)
+    watch, ledger = dashboard.watch, dashboard.open_ledger
+
+    def make_collectors() -> Any:
+        from assay.reporting.views.home_metrics import HomeMetrics
+
+        return [HomeMetrics(home, state, ledger, lambda: watch.num_streams)]
+
+    app = Operations(with_pages(api, dashboard), readiness_of(home, ledger), state.keys, make_collectors)
+    return app, watch.stop

@@ -26,11 +26,17 @@ if TYPE_CHECKING:
 def serving_metrics(
     home: Home,
     store: ObjectStore,
-    address: str,
+    address: str | None,
     loops: Mapping[str, LeasedWorker],
     notify: Callable[[str], None],
 ) -> Iterator[None]:
-    """Serve `/healthz`, `/readyz` and `/metrics` at HOST:PORT in a thread. `loops`: by what they work on."""
+    """Serve `/healthz`, `/readyz` and `/metrics` at HOST:PORT in a thread; nothing without an address.
+
+    `loops`: by what they work on.
+    """
+    if address is None:
+        yield
+        return
     if any(find_spec(name) is None for name in ("prometheus_client", "uvicorn", "starlette")):
         raise ConfigError("--metrics-address needs packages that are not installed: pip install 'assay[serve]'.")
     from assay.serving.http.connections import TimedServer

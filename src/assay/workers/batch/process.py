@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from functools import partial
 from importlib.util import find_spec
 
@@ -76,45 +76,31 @@ def run_worker(
     loops = {"jobs": worker, "webhooks": courier}
     if max_models:
         is_spent = Budgets(store, JobRepository(store, clock), runs.held, clock).is_spent
-        answering = partial(
-            _process_tasks,
-            home,
-            store,
-            name,
-            is_over,
-            is_spent,
-            max_models,
-            max_bytes,
-            loops,
-            interval_s=interval_s,
-            notify=notify,
-        )
-        threads.append(threading.Thread(target=answering, name="answering"))
+        arguments = (home, store, name, is_over, is_spent, max_models, max_bytes, loops)
+        options = {"interval_s": interval_s, "notify": notify}
+        threads.append(threading.Thread(target=_process_tasks, args=arguments, kwargs=options, name="answering"))
     tasks = (EvalRunRepository(store, clock), BatchRepository(store, clock)) if max_models else ()
-    end_metrics = ExitStack()
-    if metrics_address is not None:
-        end_metrics.enter_context(serving_metrics(home, store, metrics_address, loops, notify))
-    for thread in threads:
-        thread.start()
-    notify(f"processing jobs of {home.api}")
-    try:
-        while not is_over.is_set():
-            try:
-                worker.poll()
-                is_busy = handler.is_busy or any(repository.open_ids() for repository in tasks)
-            except StoreError as error:
-                notify(f"{error} Retrying.")
-                is_busy = True
-            if until_idle and not is_busy and not delivery.has_something_due():
-                break
-            is_over.wait(interval_s)
-    finally:
-        is_over.set()
-        worker.leave()
-        handler.deregister()
+    with serving_metrics(home, store, metrics_address, loops, notify):
         for thread in threads:
-            thread.join()
-        end_metrics.close()
+            thread.start()
+        notify(f"processing jobs of {home.api}")
+        try:
+            while not is_over.is_set():
+                try:
+                    worker.poll()
+                    is_busy = handler.is_busy or any(repository.open_ids() for repository in tasks)
+                except StoreError as error:
+                    notify(f"{error} Retrying.")
+                    is_busy = True
+                if until_idle and not is_busy and not delivery.has_something_due():
+                    break
+                is_over.wait(interval_s)
+        finally:
+            is_over.set()
+            worker.leave()
+            handler.deregister()
+            for thread in threads:
+                thread.join()
 
 
 def _process_tasks(
