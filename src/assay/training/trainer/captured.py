@@ -1,4 +1,4 @@
-"""Forward and backward pass of a micro-batch, captured as a CUDA graph once its shapes have come again.
+"""Forward and backward passes of a rank's lanes; a pass is captured as a CUDA graph once its shapes have come again.
 
     first passes of a shape    plain: the host starts each kernel
     the next one               plain, then captured; both must have the same bits
@@ -25,9 +25,14 @@ from assay.distributed.flat_lane_sum import FlatLaneSum
 from assay.distributed.lane_sum import LaneGradients
 from assay.models.graph_capture import Capture, Replay
 from assay.training.numerics import MetricSum
-from assay.training.trainer.lane_forward import LaneForward
+from assay.training.samples import LaneSamples
+from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.method import Tensors
 
+LANE_S = "lane_{:04d}_s"
+"""Metric of the seconds that a lane took in a step, if lanes are timed."""
+BUCKET_BYTES = "bucket_{:03d}_bytes"
+BUCKET_BEFORE_S = "bucket_{:03d}_before_last_s"
 PLAIN_PASSES = 2
 """Passes of a shape before it is captured: capturing takes the time of several passes."""
 _Key = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
@@ -41,19 +46,26 @@ class _CapturedPass(NamedTuple):
 
 
 class LanePasses:
-    """Runs the passes of a rank's lanes within `LaneGradients.backward_pass`."""
+    """Runs the passes of a rank's lanes, and sums their gradients."""
 
     def __init__(
         self,
         forward: LaneForward,
         lane_sum: LaneGradients,
+        device: torch.device,
         *,
+        times_lanes: bool = False,
         capture: Capture | None = None,
         warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
-        """`capture`: None if no pass is captured. `warn` receives the reason why passes stay plain."""
+        """If `times_lanes`, the device is synchronized after each lane. `capture`: None if no pass is captured. `warn`
+        receives the reason why passes stay plain."""
         self._forward = forward
         self._lane_sum = lane_sum
+        self._device = device
+        self._times_lanes = times_lanes
+        self._lane_s: dict[int, float] = {}
+        """[lane]: seconds in the current step without waiting for others."""
         # Only flat gradients have one address in all passes.
         self._capture = capture if isinstance(lane_sum, FlatLaneSum) else None
         self._warn = warn
@@ -61,6 +73,68 @@ class LanePasses:
         self._num_seen: Counter[_Key] = Counter()
         self.spent_s = {"forward_s": 0.0, "backward_s": 0.0}
         """The host's seconds in passes since it was set; replays count as backward."""
+
+    def reset_times(self) -> None:
+        """Begin to measure a step."""
+        self.spent_s = {"forward_s": 0.0, "backward_s": 0.0}
+        self._lane_s.clear()
+
+    def lane_times(self) -> dict[str, float]:
+        """Return the seconds of the step's lanes and buckets by metric name, if lanes are timed."""
+        if not self._times_lanes:
+            return {}
+        times = {LANE_S.format(lane): seconds for lane, seconds in self._lane_s.items()}
+        for number, (num_bytes, before_last_s) in enumerate(self._lane_sum.buckets()):
+            times[BUCKET_BYTES.format(number)] = float(num_bytes)
+            times[BUCKET_BEFORE_S.format(number)] = before_last_s
+        return times
+
+    def sum_gradients(
+        self, samples: list[LaneSamples], *, step: int, update: int
+    ) -> tuple[Float64[Tensor, "lane number"], float]:
+        """Run the passes of this rank's lanes, so that `.grad` becomes the sum over all lanes of all ranks.
+
+        Returns loss and metrics of each lane on the device, and the seconds that this rank waited for gradients of
+        other ranks.
+        """
+        num_passes = self._lane_sum.begin_step([num_backwards(lane_samples.lane) for lane_samples in samples])
+        sums = [
+            self._timed_lane(lane_samples, position, num_passes[position], step=step, update=update)
+            for position, lane_samples in enumerate(samples)
+        ]
+        # Ranks with fewer lanes than others compute blanks, because gathering sharded weights is a collective.
+        for position in range(len(samples), len(num_passes)):
+            blank = LaneSamples(LaneShare(samples[-1].lane.lane, ()))
+            self._lane_backward(blank, position, num_passes[position], step=step, update=update)
+        exchange_s = self._lane_sum.step_is_done()
+        if self._times_lanes:
+            self._lane_s[samples[-1].lane.lane] -= exchange_s
+        return torch.stack(sums), exchange_s
+
+    def _timed_lane(
+        self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int
+    ) -> Float64[Tensor, "number"]:
+        """Run `_lane_backward`, and record its seconds if lanes are timed."""
+        began_s = time.monotonic()
+        sums = self._lane_backward(samples, position, num_passes, step=step, update=update)
+        if self._times_lanes:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            lane = samples.lane.lane
+            self._lane_s[lane] = self._lane_s.get(lane, 0.0) + time.monotonic() - began_s
+        return sums
+
+    def _lane_backward(
+        self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int
+    ) -> Float64[Tensor, "number"]:
+        """Return the lane's loss, then sum and weight of each metric; its gradients are added to the tree."""
+        total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._device)
+        if samples.metrics:
+            total += self.sums_of(total[0], samples.metrics)
+        for index in range(num_passes):
+            with self._lane_sum.backward_pass(position, index):
+                total += self.run(samples.lane, index, step=step, update=update)
+        return total
 
     def run(self, lane: LaneShare, index: int, *, step: int, update: int) -> Float64[Tensor, "number"]:
         """Run pass `index` of a lane; return its loss, then sum and weight of each metric."""

@@ -9,7 +9,6 @@ Only the weights and the optimizer's moments persist between steps.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float, Float64
-from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.batch import StepShare
 from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
 from assay.models.graph_capture import Capture
@@ -36,10 +35,6 @@ from assay.training.trainer.spot_check import Checked, SpotCheck
 
 SAMPLES_DIGEST = "rollout_digest"
 """Metric of the digest of all samples that were generated in a step; runs have recorded it under this name."""
-LANE_S = "lane_{:04d}_s"
-"""Metric of the seconds that a lane took in a step, if lanes are timed."""
-BUCKET_BYTES = "bucket_{:03d}_bytes"
-BUCKET_BEFORE_S = "bucket_{:03d}_before_last_s"
 
 
 class StepTotals(NamedTuple):
@@ -145,14 +140,11 @@ class Stepper:
         self._spot_check = spot_check
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         self._gpu_use = GpuUse(ranks.device, forward)
-        self._passes = LanePasses(forward, lane_sum, capture=capture)
+        self._passes = LanePasses(forward, lane_sum, ranks.device, times_lanes=times_lanes, capture=capture)
         self._defers = defers
         self._updated = updated
         self.before_update: Callable[[], None] = lambda: None
         """Called before each update."""
-        self._times_lanes = times_lanes
-        self._lane_s: dict[int, float] = {}
-        """[lane]: seconds in the current step without waiting for others."""
 
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         """Run optimizer step `step` (from 1) on this rank's share; see `start`."""
@@ -173,8 +165,7 @@ class Stepper:
         """Start a step; `requests` are for a stop and for a commit."""
         samples = self._source.collect(share, step=step)
         self._lane_sum.enter_phase("compute")
-        self._passes.spent_s = {"forward_s": 0.0, "backward_s": 0.0}
-        self._lane_s.clear()
+        self._passes.reset_times()
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         is_running = self._defers and check is None
         if is_running:
@@ -187,7 +178,7 @@ class Stepper:
         costs = {} if self._source.costs is None else {**self._source.costs, **self._passes.spent_s}
         lanes = [lane_samples.lane for lane_samples in samples]
         costs |= self._gpu_use.costs(lanes, num_updates=self._source.updates_per_step)
-        costs |= self._lane_times()
+        costs |= self._passes.lane_times()
         return StartedStep(lambda: read()._replace(log=log, costs=costs), is_running)
 
     def _run_updates(
@@ -222,7 +213,7 @@ class Stepper:
         """Run one update."""
         if check:
             check.begin(share, step=step)
-        sums, exchange_s = self._sum_gradients(samples, step=step, update=update)
+        sums, exchange_s = self._passes.sum_gradients(samples, step=step, update=update)
         lanes = self._gather(share, samples, sums.tolist(), requests)
         self._lane_sum.enter_phase("compute")
         totals = self._totals(lanes, step=step)._replace(exchange_s=exchange_s)
@@ -239,7 +230,7 @@ class Stepper:
         self, share: StepShare, samples: list[LaneSamples], requests: tuple[bool, bool], *, step: int
     ) -> Callable[[], StepTotals]:
         """Start an update of a rank alone without waiting for the device; return a function that reads the totals."""
-        sums, exchange_s = self._sum_gradients(samples, step=step, update=0)
+        sums, exchange_s = self._passes.sum_gradients(samples, step=step, update=0)
         weight = sum(self._forward.weight(lane_samples.lane) for lane_samples in samples)
         norm = self._update(weight, sums[:, 0], step=step)
         read = read_later(torch.cat([sums.flatten(), norm[None]]))
@@ -252,28 +243,6 @@ class Stepper:
             return found._replace(exchange_s=exchange_s, gradient_norm=math.nan if found.bad_lanes else norm)
 
         return totals
-
-    def _sum_gradients(
-        self, samples: list[LaneSamples], *, step: int, update: int
-    ) -> tuple[Float64[Tensor, "lane number"], float]:
-        """Run the passes of this rank's lanes, so that `.grad` becomes the sum over all lanes of all ranks.
-
-        Returns loss and metrics of each lane on the device, and the seconds that this rank waited for gradients of
-        other ranks.
-        """
-        num_passes = self._lane_sum.begin_step([num_backwards(lane_samples.lane) for lane_samples in samples])
-        sums = [
-            self._timed_backward(lane_samples, position, num_passes[position], step=step, update=update)
-            for position, lane_samples in enumerate(samples)
-        ]
-        # Ranks with fewer lanes than others compute blanks, because gathering sharded weights is a collective.
-        for position in range(len(samples), len(num_passes)):
-            blank = LaneSamples(LaneShare(samples[-1].lane.lane, ()))
-            self._backward(blank, position, num_passes[position], step=step, update=update)
-        exchange_s = self._lane_sum.step_is_done()
-        if self._times_lanes:
-            self._lane_s[samples[-1].lane.lane] -= exchange_s
-        return torch.stack(sums), exchange_s
 
     def _totals(self, lanes: list[_LaneTotals], *, step: int) -> StepTotals:
         """Return the totals over all lanes, added in lane order, before the update."""
@@ -304,31 +273,6 @@ class Stepper:
     def _gradients(self) -> list[Float[Tensor, "..."]]:
         return [p.grad for p in self._trained if p.grad is not None]
 
-    def _timed_backward(
-        self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int
-    ) -> Float64[Tensor, "number"]:
-        """Run `_backward`, and record its seconds if lanes are timed."""
-        began_s = time.monotonic()
-        sums = self._backward(samples, position, num_passes, step=step, update=update)
-        if self._times_lanes:
-            if self._ranks.device.type == "cuda":
-                torch.cuda.synchronize(self._ranks.device)
-            lane = samples.lane.lane
-            self._lane_s[lane] = self._lane_s.get(lane, 0.0) + time.monotonic() - began_s
-        return sums
-
-    def _backward(
-        self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int
-    ) -> Float64[Tensor, "number"]:
-        """Return the lane's loss, then sum and weight of each metric; its gradients are added to the tree."""
-        total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._ranks.device)
-        if samples.metrics:
-            total += self._passes.sums_of(total[0], samples.metrics)
-        for index in range(num_passes):
-            with self._lane_sum.backward_pass(position, index):
-                total += self._passes.run(samples.lane, index, step=step, update=update)
-        return total
-
     def _gather(
         self, share: StepShare, samples: list[LaneSamples], sums: Sequence[Sequence[float]], requests: tuple[bool, bool]
     ) -> list[_LaneTotals]:
@@ -339,15 +283,6 @@ class Stepper:
             local_lanes.append([*counts, *requests, lane_samples.digest, *numbers])
         everyone = self._ranks.all_gather_lanes(local_lanes, most=self._lane_sum.shares.most)
         return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in everyone]
-
-    def _lane_times(self) -> dict[str, float]:
-        if not self._times_lanes:
-            return {}
-        times = {LANE_S.format(lane): seconds for lane, seconds in self._lane_s.items()}
-        for number, (num_bytes, before_last_s) in enumerate(self._lane_sum.buckets()):
-            times[BUCKET_BYTES.format(number)] = float(num_bytes)
-            times[BUCKET_BEFORE_S.format(number)] = before_last_s
-        return times
 
     def _rate(self, step: int) -> float:
         return learning_rate(self._config, step=step, num_steps=self._num_steps)

@@ -192,7 +192,7 @@ class Passes:
         self.messages: list[str] = []
         forward = LaneForward(method, device=CPU, precision="float32", seed=SEED, updates_per_step=updates_per_step)
         self.lane_sum = FlatLaneSum(method.build_model(), ranks, shares_of(ranks, 1))
-        self._passes = LanePasses(forward, self.lane_sum, capture=capture, warn=self.messages.append)
+        self._passes = LanePasses(forward, self.lane_sum, CPU, capture=capture, warn=self.messages.append)
 
     def run(self, rows: list[int]) -> list[float]:
         """Loss, metrics and gradient."""
