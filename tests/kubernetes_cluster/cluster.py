@@ -1,6 +1,6 @@
 """A whole cluster in this process: `KubernetesCluster`.
 
-    with KubernetesCluster(folder, images={"assay:1": Image({"PATH": ...})}, num_nodes=3) as cluster:
+    with KubernetesCluster(folder, images={"assay:1": checkout_image()}, num_nodes=3) as cluster:
         cluster.write_kubeconfig(path)
         pod, = cluster.pods("my-job", index=0)
         cluster.evict(pod)
@@ -32,6 +32,7 @@ from kubernetes_cluster.kubelet import Image, Kubelets
 from kubernetes_cluster.nodes import Nodes, new_node
 from kubernetes_cluster.operator import Operator
 from kubernetes_cluster.queue import Queue
+from kubernetes_cluster.quota import QuotaController
 from kubernetes_cluster.server import Api, ApiServer
 from kubernetes_cluster.store import Store
 from kubernetes_cluster.timing import Timing
@@ -74,6 +75,7 @@ class KubernetesCluster(Operator):
             GarbageCollector(self.store, timing),
             self.nodes,
             self.kubelets,
+            QuotaController(self.store),
         ]
         if self.queue is not None:
             self._controllers.append(self.queue)

@@ -7,8 +7,11 @@ does not handle does nothing. Its address is one of 127.0.0.0/8; what it must no
 
 import base64
 import os
+import re
+import shutil
 import signal
 import subprocess
+import sysconfig
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,11 +40,22 @@ class NotReady(Exception):
         self.reason, self.message = reason, message
 
 
+class NotStarted(Exception):
+    """A container cannot start at all."""
+
+
 class Image:
     """What a container image brings with it."""
 
     def __init__(self, environment: Mapping[str, str], entrypoint: tuple[str, ...] = ()) -> None:
         self.environment, self.entrypoint = dict(environment), entrypoint
+
+
+def checkout_image() -> Image:
+    """An image with the `assay` of this checkout."""
+    programs = sysconfig.get_path("scripts")
+    environment = {"PATH": f"{programs}:{os.defpath}", "LANG": "C.UTF-8", "HOME": "/root"}
+    return Image(environment | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
 
 
 class Container:
@@ -68,7 +82,7 @@ class Kubelets:
 
     def __init__(self, store: Store, nodes: Nodes, folder: Path, images: Mapping[str, Image]) -> None:
         """`folder`: for logs, volumes and files of pods."""
-        self._store, self._nodes, self._folder, self._images = store, nodes, folder, images
+        self._store, self._nodes, self._folder, self.images = store, nodes, folder, images
         self._containers: dict[str, Container] = {}
         self._next_address = 1
         self._mount_points: list[Path] = []
@@ -147,15 +161,21 @@ class Kubelets:
             self._containers[pod["metadata"]["uid"]] = self._spawn(pod, description)
         except NotReady as reason:
             report_waiting(self._store, pod, reason.reason, reason.message)
+        except NotStarted as error:
+            self.log_of(pod).touch()
+            report_end(self._store, pod, 128, "StartError", str(error))
         else:
             report_running(self._store, pod)
 
     def _spawn(self, pod: Object, description: Object) -> Container:
-        image = self._images.get(description["image"])
+        image = self.images.get(description["image"])
         if image is None:
             raise NotReady("ErrImagePull", f'failed to pull image "{description["image"]}": not found')
         environment = image.environment | self.api_environment | self._environment(pod, description)
-        command = [*(description.get("command") or image.entrypoint), *description.get("args", [])]
+        written = [*(description.get("command") or image.entrypoint), *description.get("args", [])]
+        command = [_expanded(word, environment) for word in written]
+        if shutil.which(command[0], path=environment["PATH"]) is None:
+            raise NotStarted(f'exec: "{command[0]}": executable file not found in $PATH: unknown')
         mounts = [str(path) for pair in self._mounts(pod, description) for path in pair]
         hosts = self._hosts_of(pod)
         hosts.touch()
@@ -289,6 +309,11 @@ class Kubelets:
         full = f"{name}.{place}.svc.cluster.local {name}.{place}.svc {name}.{place}"
         short = f" {name}" if place == namespace else ""
         return [f"{pod['status']['podIP']} {full}{short}\n"] if is_published else []
+
+
+def _expanded(word: str, environment: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` of variables that the container has; others stay as they are."""
+    return re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda found: environment.get(found[1], found[0]), word)
 
 
 def _field(pod: Object, path: str) -> str:

@@ -30,7 +30,7 @@ def report_waiting(store: Store, pod: Object, reason: str, message: str) -> None
         store.record_event(POD, pod, "Failed", message, warning=True)
 
 
-def report_end(store: Store, pod: Object, code: int | None, reason: str = "") -> None:
+def report_end(store: Store, pod: Object, code: int | None, reason: str = "", message: str = "") -> None:
     """The pod's container has ended, by a signal where `code` is negative; None: it never started.
 
     If the pod is being deleted, this confirms it.
@@ -43,6 +43,8 @@ def report_end(store: Store, pod: Object, code: int | None, reason: str = "") ->
         if code is not None:
             reason = reason or ("Error" if exit_code else "Completed")
             ended = {"exitCode": exit_code, "reason": reason, "finishedAt": store.now()}
+            if message:
+                ended["message"] = message
             pod["status"]["containerStatuses"] = [_status(pod, {"terminated": ended})]
     if "deletionTimestamp" in pod["metadata"]:
         store.delete(POD, pod)
