@@ -56,11 +56,7 @@ PAGES: Mapping[str, Handler] = {
     "/runs": _page("runs", "runs_page", "search status tags where sort group columns baseline page"),
     "/runs/{run_id}/rollouts": _page("rollouts", "rollouts_page", "step against page"),
     "/runs/{run_id}/checkpoints": _page("checkpoints", "checkpoints_page"),
-    "/compare": _page(
-        "compare",
-        "compare_page",
-        "run group metric baseline search status tags where sort page zoom",
-    ),
+    "/compare": _page("compare", "compare_page", "run group metric baseline search status tags where sort page zoom"),
     "/benchmarks": _page("benchmarks", "benchmarks_page", "run candidate campaign page"),
     "/benchmarks/{benchmark}": _page("benchmarks", "benchmark_page", "run candidate campaign version incomplete page"),
     "/benchmarks/{benchmark}/{run_id}/{step}": _page("benchmarks", "result_page", "version item show page"),
@@ -76,7 +72,7 @@ PAGES: Mapping[str, Handler] = {
     "/programs/{name}": _page("programs", "program_page"),
     "/runs/{run_id}": _page("run", "run_page_of", "zoom"),
     "/runs/{run_id}/curve": _page("curve", "curve_of_run", "name since first last columns"),
-    "/runs/{run_id}/curve.csv": _page("curve", "curve_csv", "name first last columns"),
+    "/runs/{run_id}/curve.csv": _page("curve", "curve_csv", "name since first last columns"),
     "/runs/{run_id}/metrics": _page("curve", "metrics_page", "prefix show page zoom"),
 }
 ACTIONS: Mapping[str, Handler] = {

@@ -34,7 +34,9 @@ def compare_page(dashboard: Dashboard, visit: Visit) -> Page:
             groups = run_groups(ledger, runs=members, keys=keys, summaries=summaries)
         except ConfigError as error:
             raise PageError(404, str(error)) from error
-        pinned = next((group.key for group in groups if baseline in (group.key, *group.runs)), "") if baseline else ""
+        pinned = next((group.key for group in groups if baseline in (group.key, *group.runs)), "")
+        if baseline and not pinned:
+            raise PageError(400, f"baseline={baseline}: expected a run or a group of this comparison.")
         curves = group_curves(ledger, groups, metric, highlighted=runs)
     shown = members[:3] + (["..."] if len(members) > 3 else [])
     document = compare_document(

@@ -103,7 +103,7 @@ def curve_csv(dashboard: Dashboard, visit: Visit) -> Response:
 def metrics_page(dashboard: Dashboard, visit: Visit) -> Page:
     """Return the names of a run's metrics that begin with `prefix`, and the figures of those in `show`."""
     run_id, prefix = visit.path["run_id"], visit.query.get("prefix", "")
-    page, shown = visit.page_number(), visit.query.getlist("show")
+    page, shown = visit.page_number(), list(filter(None, visit.query.getlist("show")))
     if len(shown) > MAX_SHOWN:
         raise PageError(400, f"show={shown[MAX_SHOWN]}: expected at most {MAX_SHOWN} metrics to draw.")
     with dashboard.ledger(run_id) as ledger:

@@ -348,9 +348,9 @@ def _sections(api: AppState, state: JobState, accepted: Accepted, visit: Visit) 
 
 def _events(api: AppState, state: JobState, visit: Visit) -> tuple[Table, list[Paragraph]]:
     """Return a page of events, and the link to older ones."""
-    after = visit.query.get("after")
-    cursor = None if after is None else event_cursor(state, after)
-    if after is not None and cursor is None:
+    after = visit.query.get("after", "")
+    cursor = event_cursor(state, after) if after else None
+    if after and cursor is None:
         raise PageError(400, f"after={after}: expected the id of an event of this job.")
     found = list(islice(newest_events(state, api.jobs.log(state.created.job_id).entry, cursor), PER_PAGE + 1))
     events = [event_object(event) for event in found[:PER_PAGE]]
