@@ -9,7 +9,19 @@ import secrets
 from typing import Literal
 
 IdKind = Literal[
-    "file", "ftjob", "key", "part", "upload", "svcacct", "webhook", "message", "eval", "evalrun", "batch", "cp"
+    "file",
+    "ftjob",
+    "key",
+    "part",
+    "upload",
+    "svcacct",
+    "webhook",
+    "message",
+    "eval",
+    "evalrun",
+    "batch",
+    "cp",
+    "session",
 ]
 _MILLISECONDS_DIGITS = 11
 _RANDOM_DIGITS = 13

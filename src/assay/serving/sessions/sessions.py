@@ -1,0 +1,157 @@
+"""Sessions in an object store: who they belong to, their models, samplers and saved weights.
+
+    session/ID/log/00000000.json ...       created, models, checkpoints, finished
+    session-data/ID/sampler/3              a sampler
+    session-data/ID/train|sample/...       requests and results (`request_log`)
+    session-data/ID/lease-0001.json ...    the worker that executes the session
+
+A session's work marker (`ResourceRepository.open`) is written at its creation. The worker deletes it once the session
+is finished and every request has a result.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from assay.records.session import (
+    SESSION_ENTRIES,
+    CheckpointType,
+    SessionCheckpoint,
+    SessionCheckpointDeleted,
+    SessionCreated,
+    SessionEntry,
+    SessionFinished,
+    SessionModel,
+    SessionSampler,
+)
+from assay.serving.repository import ResourceRepository, ResourceState, resource_log
+from assay.serving.sessions.request_log import ChangedRequestError, RequestLog, TargetId, data_folder, read_target_id
+
+SCHEME = "tinker://"
+_TYPES: dict[str, CheckpointType] = {"weights": "training", "sampler_weights": "sampler"}
+_SEGMENTS = {checkpoint_type: segment for segment, checkpoint_type in _TYPES.items()}
+
+
+class CheckpointPath(NamedTuple):
+    """Name of saved weights: tinker://SESSION:train:0/weights/NAME, or .../sampler_weights/NAME."""
+
+    model: TargetId
+    checkpoint_type: CheckpointType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.model}/{self.checkpoint_id}"
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The path within the model."""
+        return f"{_SEGMENTS[self.checkpoint_type]}/{self.name}"
+
+
+def read_checkpoint_path(text: str) -> CheckpointPath | None:
+    """Parse a checkpoint's path; None if it is not one."""
+    if not text.startswith(SCHEME):
+        return None
+    parts = text.removeprefix(SCHEME).split("/")
+    model = read_target_id(parts[0])
+    if len(parts) != 3 or model is None or model.role != "train" or parts[1] not in _TYPES:
+        return None
+    return CheckpointPath(model, _TYPES[parts[1]], parts[2])
+
+
+@dataclass(frozen=True)
+class SessionState(ResourceState[SessionCreated]):
+    """State of a session, folded from its log."""
+
+    models: Mapping[int, SessionModel] = field(default_factory=dict)
+    """By index."""
+    checkpoints: Mapping[tuple[int, CheckpointType, str], SessionCheckpoint] = field(default_factory=dict)
+    """By model, type and name; deleted ones are left out."""
+    finished: SessionFinished | None = None
+
+    def checkpoint(self, path: CheckpointPath) -> SessionCheckpoint | None:
+        """Return the entry of saved weights of this session, or None if there are none."""
+        return self.checkpoints.get((path.model.number, path.checkpoint_type, path.name))
+
+    def changes(self, entry: SessionEntry) -> dict[str, Any]:
+        match entry:
+            case SessionModel():
+                return {"models": {**self.models, entry.model_index: entry}}
+            case SessionCheckpoint():
+                key = (entry.model_index, entry.checkpoint_type, entry.name)
+                return {"checkpoints": {**self.checkpoints, key: entry}}
+            case SessionCheckpointDeleted():
+                key = (entry.model_index, entry.checkpoint_type, entry.name)
+                return {"checkpoints": {known: saved for known, saved in self.checkpoints.items() if known != key}}
+            case SessionFinished():
+                return {"finished": self.finished or entry}
+            case SessionCreated():
+                raise AssertionError("a session begins once")
+
+
+class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
+    """Sessions of all projects."""
+
+    id_kind = "session"
+    log_kind = resource_log("session's log", SESSION_ENTRIES, SessionState)
+    title, param, id_field = "session", "session_id", "session_id"
+    tracks_open = True
+
+    def requests(self, target: TargetId) -> RequestLog:
+        """Return the request log of a model or sampler."""
+        return RequestLog(self.store, target)
+
+    def add_model(self, session_id: str, model: SessionModel) -> None:
+        """Add a model; idempotent. Raises `ChangedRequestError` if the index belongs to a different one."""
+
+        def decide(state: SessionState) -> SessionEntry | None:
+            known = state.models.get(model.model_index)
+            if known is not None and known.model_copy(update={"at_s": model.at_s}) != model:
+                raise ChangedRequestError(
+                    f"Model {model.model_index} of {session_id} was created with other settings. Use the next number."
+                )
+            return model if known is None else None
+
+        self.change(session_id, decide)
+
+    def add_sampler(self, session_id: str, sampler: SessionSampler) -> None:
+        """Add a sampler; idempotent. Raises `ChangedRequestError` if the index belongs to a different one."""
+        key = _sampler_key(session_id, sampler.sampler_index)
+        if not self.store.put_if_absent(key, sampler.to_sealed_json().encode()):
+            known = self.sampler(session_id, sampler.sampler_index)
+            if known is None or known.model_copy(update={"at_s": sampler.at_s}) != sampler:
+                raise ChangedRequestError(
+                    f"Sampler {sampler.sampler_index} of {session_id} was created from other weights. Use the next "
+                    "number."
+                )
+
+    def sampler(self, session_id: str, index: int) -> SessionSampler | None:
+        """Return a sampler, or None if there is none."""
+        key = _sampler_key(session_id, index)
+        return SessionSampler.from_json(self.store.get(key), source=key) if self.store.exists(key) else None
+
+    def note_checkpoint(self, session_id: str, saved: SessionCheckpoint) -> SessionState:
+        """Record that weights were saved; idempotent for one request. The weights must be durable."""
+
+        def decide(state: SessionState) -> SessionEntry | None:
+            known = state.checkpoints.get((saved.model_index, saved.checkpoint_type, saved.name))
+            return None if known is not None and known.seq_id == saved.seq_id else saved
+
+        return self.change(session_id, decide)
+
+    def delete_checkpoint(self, path: CheckpointPath) -> None:
+        """Make saved weights unavailable; idempotent."""
+        model_index, checkpoint_type, name = path.model.number, path.checkpoint_type, path.name
+        deleted = SessionCheckpointDeleted(
+            at_s=self._clock.now_s(), model_index=model_index, checkpoint_type=checkpoint_type, name=name
+        )
+        self.change(path.model.session_id, lambda state: deleted if state.checkpoint(path) else None)
+
+    def finish(self, session_id: str, status: str) -> None:
+        """Accept no further requests; idempotent, the first status stands."""
+        finished = SessionFinished(at_s=self._clock.now_s(), status=status)
+        self.change(session_id, lambda state: None if state.finished else finished)
+
+
+def _sampler_key(session_id: str, index: int) -> str:
+    return f"{data_folder(session_id)}/sampler/{index}"
