@@ -18,6 +18,21 @@ WAIT_FOR_TERM = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.05; done"
 Start = Callable[..., KubernetesCluster]
 
 
+@pytest.fixture
+def new_kubernetes_cluster(tmp_path: Path, requires) -> Iterator[Start]:
+    """Start a cluster whose image `assay:test` has the `assay` of this checkout."""
+    missing = missing_part()
+    requires("netns", missing is None, missing or "")
+    with ExitStack() as running:
+
+        def start(**options: Any) -> KubernetesCluster:
+            folder = tmp_path / "kubernetes"
+            folder.mkdir()
+            return running.enter_context(KubernetesCluster(folder, {"assay:test": checkout_image()}, **options))
+
+        yield start
+
+
 def run(
     cluster: KubernetesCluster, script: str, number: int = 1, *, container: Object | None = None, **spec: Any
 ) -> None:

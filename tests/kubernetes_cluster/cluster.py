@@ -43,8 +43,9 @@ _LOOK_S = 0.05
 
 def missing_part() -> str | None:
     """What this machine lacks to run pods as processes; None where nothing."""
-    if shutil.which("unshare") is None:
-        return "the program unshare is not installed (Debian's package util-linux)"
+    for program in ("unshare", "setpriv"):
+        if shutil.which(program) is None:
+            return f"the program {program} is not installed (Debian's package util-linux)"
     command = ["unshare", "--mount", "--uts", "--pid", "--fork", "--mount-proc", "hostname", "pod-0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"namespaces cannot be made: {done.stderr.strip()}; root can"

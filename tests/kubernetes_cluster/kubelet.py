@@ -27,7 +27,8 @@ SECRETS_FOLDER = "/run/secrets/kubernetes.io/serviceaccount"
 _ENTER = """\
 mount --bind "$1" /etc/hosts; hostname "$2"; shift 2
 while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done
-cd "$2"; shift 2; exec "$@"
+cd "$2"; shift 2
+exec unshare --pid sh -c '"$@"; exit $?' sh setpriv --pdeathsig KILL sh -c 'mount -t proc proc /proc; exec "$@"' sh "$@"
 """
 """Of a shell in new namespaces: hosts file, host name, pairs of folder and mount point, `--`, folder, command."""
 
@@ -186,7 +187,7 @@ class Kubelets:
             "--",
             description.get("workingDir", "/"),
         ]
-        unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        unshare = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--uts"]
         with self.log_of(pod).open("ab") as log:
             process = subprocess.Popen(
                 [*unshare, "sh", "-ec", _ENTER, "sh", *words, *command],
