@@ -1,7 +1,7 @@
 """A cluster on this machine whose lanes sleep their time: `benchmarks/cluster.py --workers 8 --lane-s 0.2`.
 
 All else is real: each node is a network namespace behind a slow link, with a supervisor of its own as a job of
-Slurm would start it ('assay train --on allocation'), ranks, exchanges, commits and restarts. The lanes compute
+Slurm would start it ('assay train --on nodes'), ranks, exchanges, commits and restarts. The lanes compute
 next to nothing, so 32 nodes fit on two cores. The method that sleeps is a benchmark's own, `asleep/` beside
 this file; it is laid into a copy of the source as the architecture page says of any.
 
@@ -124,11 +124,11 @@ class Cluster:
     def start(self) -> None:
         """All nodes of the allocation."""
         for number in range(self._setting.nodes):
-            self.nodes[number] = self._started(number, self._train(), self._step(number))
+            self.nodes[number] = self._started(number, self._train(number))
 
     def lend(self, slot: int) -> "subprocess.Popen[bytes]":
         """Start 'assay train join' at this place."""
-        self.lent.append(self._started(slot, ["train", "join", RUN_ID], {}))
+        self.lent.append(self._started(slot, ["train", "join", RUN_ID]))
         return self.lent[-1]
 
     def wait(self, timeout_s: float) -> None:
@@ -193,8 +193,14 @@ class Cluster:
         ended_s = np.array([max(_ends_of_steps(segment).values())])
         return float(segment.header.wall_of(ended_s)[0])
 
-    def _train(self) -> list[str]:
+    def _train(self, node: int) -> list[str]:
         setting = self._setting
+        place = {
+            "node": node,
+            "address": self.slots[node].address,
+            "lead": f"{self.slots[0].address}:{LINK_PORT}",
+            "workers-per-node": -(-setting.workers // setting.nodes),
+        }
         return [
             "train",
             "--resume",
@@ -202,28 +208,17 @@ class Cluster:
             "--workers",
             str(setting.workers),
             "--on",
-            "allocation",
+            "nodes",
+            *(f"--{name}={value}" for name, value in place.items()),
             *setting.options,
         ]
 
-    def _step(self, number: int) -> dict[str, str]:
-        """What srun says to a node's task."""
-        values = {
-            "NODEID": number,
-            "NTASKS": self._setting.nodes,
-            "STEP_NUM_NODES": self._setting.nodes,
-            "JOB_ID": 1,
-            "LAUNCH_NODE_IPADDR": self.slots[0].address,
-        }
-        return {f"SLURM_{name}": str(value) for name, value in values.items()}
-
-    def _started(self, slot: int, command: Sequence[str], variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    def _started(self, slot: int, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         slowness = str(self._setting.slowness.get(slot, 1.0))
-        environment = {**self._environment, **variables, "ASSAY_LINK_PORT": str(LINK_PORT)}
         with self._words(slot).open("ab") as words:
             return subprocess.Popen(
                 [sys.executable, "-m", "assay", *command],
-                env={**environment, "ASLEEP_SLOWNESS": slowness},
+                env={**self._environment, "ASLEEP_SLOWNESS": slowness},
                 stdout=words,
                 stderr=words,
                 preexec_fn=self.slots[slot].enter,

@@ -31,8 +31,12 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def led_nodes(run: Run, port: int, num_nodes: int = 2) -> NodeGroup:
-    return NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=SystemClock())
+def led_nodes(run: Run, port: int) -> NodeGroup:
+    """This process leads, and begins once all ranks fit."""
+    log = CommitLog(open_store(run.store_url))
+    return NodeGroup(
+        run, log, host="127.0.0.1", port=port, ranks_per_node=1, clock=SystemClock(), quiet_s=240.0
+    )
 
 
 @pytest.fixture
@@ -54,22 +58,15 @@ def start_process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 
 @pytest.fixture
 def start_follower(start_process) -> Callable[..., subprocess.Popen]:
-    """Start `assay train --on allocation` as node 1 of 2, or another; its words are in `follower.log`."""
+    """Start `assay train --on nodes` as node 1 of 2, or another; its words are in `node-1.log`."""
 
     def start(
         run: Run, port: int, node: int = 1, num_nodes: int = 2, options: Sequence[str] = (), **limits: str
     ) -> subprocess.Popen:
-        step = {
-            "NODEID": node,
-            "NTASKS": num_nodes,
-            "STEP_NUM_NODES": num_nodes,
-            "JOB_ID": 1,
-            "LAUNCH_NODE_IPADDR": "127.0.0.1",
-        }
-        variables = {f"SLURM_{name}": str(value) for name, value in step.items()}
-        command = resume_command(run, world_size=num_nodes, options=("--on", "allocation", *options))
-        words = f"node-{node}.log" if options else "follower.log"
-        return start_process(command, words, **variables, ASSAY_LINK_PORT=str(port), **limits)
+        place = ("--on", "nodes", "--node", str(node), "--workers-per-node", "1", "--address", "127.0.0.1")
+        lead = ("--lead", f"127.0.0.1:{port}")
+        command = resume_command(run, world_size=num_nodes, options=(*place, *lead, *options))
+        return start_process(command, f"node-{node}.log", **limits)
 
     return start
 

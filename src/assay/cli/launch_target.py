@@ -1,14 +1,16 @@
 """The options of `--on`, and launching a run elsewhere than in this process."""
 
 import functools
-import os
+import math
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import click
+
+from assay.cli.parameters import FILE
 
 if TYPE_CHECKING:
     from assay.launchers.launcher import Launcher, SchedulerConfig, SchedulerModule
@@ -24,20 +26,18 @@ def print_warning(text: str) -> None:
 
 _SEVERAL_MACHINES = {
     "nodes": click.option("--nodes", type=int, help="Number of nodes, which share --workers evenly.  [1]"),
-    "workers_per_node": click.option(
-        "--workers-per-node",
-        type=click.IntRange(min=1),
-        help="allocation: maximum ranks of a node, so nodes that join later get some; by default the present "
-        "nodes share --workers.",
+    "gpus_per_node": click.option("--gpus-per-node", type=int, help="GPUs of each node, one a worker.  [0]"),
+    "grace_s": click.option(
+        "--grace",
+        "grace_s",
+        type=int,
+        help="Seconds to commit and stop: before Slurm's time limit, or after a pod's SIGTERM.  [120]",
     ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Print the scheduler's job; submit and write nothing."),
 }
 _SLURM = {
     "partition": click.option("--partition", help="Partition of the job; by default the cluster's default."),
     "time": click.option("--time", help="Time limit, e.g. 12:00:00; a longer run continues in the requeued job."),
-    "grace_s": click.option(
-        "--grace", "grace_s", type=int, help="Seconds before the time limit at which to commit and stop.  [120]"
-    ),
     "requeue": click.option(
         "--requeue/--no-requeue",
         default=None,
@@ -50,11 +50,84 @@ _SLURM = {
         help="Additional option of sbatch, e.g. --sbatch=--gpus-per-node=8. May be repeated.",
     ),
 }
-SCHEDULER_OPTIONS: "Mapping[LaunchKind, tuple[str, ...]]" = {"slurm": ("nodes", *_SLURM)}
+_RAY = {
+    "ray_address": click.option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Address of the cluster.  [RAY_ADDRESS, else the one of this machine]",
+    ),
+    "resource": click.option(
+        "--resource",
+        multiple=True,
+        metavar="NAME=AMOUNT",
+        help="Further resource that each node needs, as 'ray start --resources' set it. May be repeated.",
+    ),
+}
+_KUBERNETES = {
+    "image": click.option("--image", help="Container image that has assay. Required."),
+    "claim": click.option(
+        "--claim",
+        metavar="NAME:/PATH",
+        help="PersistentVolumeClaim with the runs and the data, and where it is mounted. Required.",
+    ),
+    "namespace": click.option("--namespace", help="Namespace; by default that of the kubeconfig's context."),
+    "context": click.option("--context", help="Context of the kubeconfig; by default the current one."),
+    "queue": click.option("--queue", help="Kueue's LocalQueue that admits the Job."),
+    "service_account": click.option(
+        "--service-account", help="Service account of the pods, with which the run grows and shrinks its Job."
+    ),
+    "secret": click.option(
+        "--secret", multiple=True, help="Secret whose keys become environment variables. May be repeated."
+    ),
+    "cpu": click.option("--cpu", type=float, help="Processors of a pod.  [threads_per_rank x workers of a node]"),
+    "memory": click.option("--memory", help="Memory of a pod, e.g. 64Gi; by default no limit."),
+    "patch": click.option("--patch", type=FILE, help="YAML that is merged into the Job, e.g. a nodeSelector."),
+    "as_": click.option(
+        "--as", "as_", type=click.Choice(["job", "trainjob"]), help="With --dry-run: what to print.  [job]"
+    ),
+}
+_NODE = {
+    "node": click.option("--node", type=click.IntRange(min=0), help="Index of this node: 0, 1, 2 and so on."),
+    "address": click.option("--address", metavar="HOST", help="Where other nodes reach this one.  [found out]"),
+    "lead": click.option(
+        "--lead", metavar="HOST[:PORT]", help="Where a leader may be before the run's folder names one."
+    ),
+    "workers_per_node": click.option(
+        "--workers-per-node", type=click.IntRange(min=1), help="Maximum number of ranks of a node."
+    ),
+    "wait_for_nodes_s": click.option(
+        "--wait-for-nodes",
+        "wait_for_nodes_s",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="How long to wait while less than the minimum of --workers fits; then leave with 75.  [for ever]",
+    ),
+}
+SCHEDULER_OPTIONS: "Mapping[LaunchKind, tuple[str, ...]]" = {
+    "slurm": ("nodes", "grace_s", *_SLURM),
+    "kubernetes": ("nodes", "gpus_per_node", "grace_s", *_KUBERNETES),
+    "ray": ("nodes", "gpus_per_node", *_RAY),
+}
 """Scheduler -> its options, which are the fields of its `CONFIG`."""
-OPTION_SECTIONS = {"Several machines": tuple(_SEVERAL_MACHINES), "Slurm": tuple(_SLURM)}
+OPTION_SECTIONS = {
+    "Several machines": tuple(_SEVERAL_MACHINES),
+    "Slurm": tuple(_SLURM),
+    "Kubernetes": tuple(_KUBERNETES),
+    "Ray": tuple(_RAY),
+    "One node of several (--on nodes)": tuple(_NODE),
+}
 """Headings of help -> options of `--on`."""
-TARGETS = ("here", "background", *SCHEDULER_OPTIONS, "allocation")
+TARGETS = ("here", "background", *SCHEDULER_OPTIONS, "nodes")
+
+
+class NodeTarget(NamedTuple):
+    """The options of `--on nodes`."""
+
+    node: int
+    workers_per_node: int
+    address: str | None = None
+    lead: str | None = None
+    wait_for_nodes_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -67,24 +140,20 @@ class LaunchTarget:
     dry_run: bool = False
     launched: bool = False
     """Whether the process that started this one has recorded the launch."""
-    workers_per_node: int | None = None
-    """Maximum ranks of a node of an allocation; None: the ranks are shared by the present nodes."""
+    node: NodeTarget | None = None
+    """Set for `--on nodes`."""
 
     def check(self, world_size: int) -> None:
         """Raise `ConfigError` for options that cannot work, before a run is created."""
-        if self.is_scheduled():
-            if not self.dry_run:
-                self.scheduler().check(self.config(), world_size=world_size)
-        elif self.on == "allocation":
-            from assay.launchers.slurm.allocation import Allocation
-
-            Allocation.from_environment(os.environ)
+        if self.is_scheduled() and not self.dry_run:
+            for note in self.scheduler().check(self.config(), world_size=world_size):
+                print_warning(f"warning: {note}")
 
     def check_several_runs(self, starter: str) -> None:
         """Raise an error if `starter`, which starts several runs, cannot start them with these options."""
         wrong = "--dry-run" if self.dry_run else f"--on {self.on}"
-        if self.dry_run or self.on == "allocation":
-            targets = ", ".join(name for name in TARGETS if name != "allocation")
+        if self.dry_run or self.node is not None:
+            targets = ", ".join(name for name in TARGETS if name != "nodes")
             raise click.UsageError(f"{wrong} applies to a single run; {starter} supports --on {targets}.")
 
     def is_scheduled(self) -> bool:
@@ -95,11 +164,10 @@ class LaunchTarget:
         """Return whether the run trains elsewhere than in this process."""
         return self.on == "background" or self.is_scheduled()
 
-    def num_nodes(self) -> int:
-        if self.on == "allocation":
-            from assay.launchers.slurm.allocation import Allocation
-
-            return Allocation.from_environment(os.environ).num_nodes
+    def num_nodes(self, world_size: int) -> int:
+        """Return the number of nodes that `world_size` ranks take."""
+        if self.node is not None:
+            return -(-world_size // self.node.workers_per_node)
         return self.config().nodes if self.is_scheduled() else 1
 
     def host(self) -> str | None:
@@ -137,6 +205,9 @@ _OPTIONS = (
     ),
     *_SEVERAL_MACHINES.values(),
     *_SLURM.values(),
+    *_KUBERNETES.values(),
+    *_RAY.values(),
+    *_NODE.values(),
     click.option("--launched", is_flag=True, hidden=True, help="The launch is recorded already."),
 )
 
@@ -146,24 +217,33 @@ def launch_target_options(command: Callable[..., None]) -> Callable[..., None]:
     names = dict.fromkeys(name for options in SCHEDULER_OPTIONS.values() for name in options)
 
     @functools.wraps(command)
-    def with_launch_target(on: str, dry_run: bool, launched: bool, workers_per_node: int | None, **others: Any) -> None:
+    def with_launch_target(on: str, dry_run: bool, launched: bool, **others: Any) -> None:
+        node = _node_target(on, {name: value for name in _NODE if (value := others.pop(name)) is not None})
         values = {name: value for name in names if (value := others.pop(name)) not in (None, ())}
         wrong = next((name for name in values if name not in SCHEDULER_OPTIONS.get(cast("LaunchKind", on), ())), None)
         if wrong is not None:
             _reject_option(wrong, [kind for kind, options in SCHEDULER_OPTIONS.items() if wrong in options])
         if dry_run and on not in SCHEDULER_OPTIONS:
             _reject_option("dry_run", list(SCHEDULER_OPTIONS))
-        if on != "allocation" and workers_per_node is not None:
-            raise click.UsageError("--workers-per-node needs '--on allocation'.")
-        command(target=LaunchTarget(on, values, dry_run, launched, workers_per_node), **others)
+        command(target=LaunchTarget(on, values, dry_run, launched, node), **others)
 
     for option in reversed(_OPTIONS):
         with_launch_target = option(with_launch_target)
     return with_launch_target
 
 
-def _reject_option(name: str, kinds: "list[LaunchKind]") -> NoReturn:
-    option = name.removesuffix("_s").replace("_", "-")
+def _node_target(on: str, values: dict[str, Any]) -> NodeTarget | None:
+    if on != "nodes":
+        if values:
+            _reject_option(next(iter(values)), ["nodes"])
+        return None
+    if not {"node", "workers_per_node"} <= values.keys():
+        raise click.UsageError("--on nodes needs --node (this node's index) and --workers-per-node.")
+    return NodeTarget(**values)
+
+
+def _reject_option(name: str, kinds: Sequence[str]) -> NoReturn:
+    option = name.removesuffix("_s").strip("_").replace("_", "-")
     raise click.UsageError(f"--{option} needs {' or '.join(f'--on {kind}' for kind in kinds)}.")
 
 
@@ -199,8 +279,9 @@ def launch(
     if as_json:
         click.echo(launched.to_json())
         return True
+    follow = f"tail -F {launched.log}" if launched.log else target.scheduler().follow_command(launched)
     click.echo(
-        f"run {run.run_id}: {launched.where()}\n  follow: tail -F {launched.log}\n"
+        f"run {run.run_id}: {launched.where()}\n  follow: {follow}\n"
         f"          assay runs show {run.run_id}\n  stop:   assay train stop {run.run_id}  (commits first)"
     )
     return True

@@ -194,7 +194,7 @@ def _check_node(name: str, fault: OfNode, *, world_size: int, num_nodes: int) ->
     if num_nodes == 1 and not isinstance(fault, SlowNode):
         raise ConfigError(
             f"{name}: this run has one node, so no node can join or leave. Train on several nodes "
-            "(--on slurm --nodes 2, or --on allocation), or use 'terminate' for SIGTERM to a run on one node."
+            "(--on slurm --nodes 2, or --on nodes), or use 'terminate' for SIGTERM to a run on one node."
         )
     # Later attempts may have more nodes, each with at least one rank.
     if fault.node >= (most := num_nodes if fault.attempt == 1 else world_size):

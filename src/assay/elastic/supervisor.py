@@ -6,7 +6,7 @@
 
 Only the supervisor writes to the ledger, so a training step never waits for a database. The supervisor does not
 import torch and does not know where ranks run: `ThisMachine` forks them on this host, `elastic.nodes.group` on
-the nodes of an allocation.
+several nodes.
 """
 
 import os
@@ -25,6 +25,7 @@ from assay.base.errors import (
     AssayError,
     ConfigError,
     DamagedDataError,
+    FencedError,
     Interrupted,
     StoreAwayError,
     StoreError,
@@ -119,7 +120,9 @@ class RestartPolicy:
     other_device: bool = False
     """Allow resuming on another processor type. The weights then differ in their last bits."""
     least_ranks: int = 1
-    """Minimum world size. If fewer ranks fit, the run commits and exits, which frees its nodes."""
+    """Minimum world size. If fewer ranks fit, the run waits for nodes."""
+    wait_for_nodes_s: float = 0.0
+    """Maximum seconds of that wait; then the run exits, which frees its nodes."""
 
     def __post_init__(self) -> None:
         if self.share == "speed" and "fsdp2" in self.parallel:
@@ -170,7 +173,10 @@ class Nodes(Protocol):
         ...
 
     def fitting(self, world_size: int) -> int:
-        """Return `world_size`, or fewer if the nodes have fewer slots. Admits nodes that wait to join."""
+        """Return `world_size`, or fewer if the nodes have fewer slots; 0 while more nodes are expected at once.
+
+        Admits nodes that wait to join.
+        """
         ...
 
     def room(self, world_size: int) -> int:
@@ -189,8 +195,8 @@ class Nodes(Protocol):
         """Start the ranks of an attempt."""
         ...
 
-    def transfer_leadership(self) -> str | None:
-        """Make another node the leader and return its name; None if no node can lead. Call it between attempts."""
+    def staying(self) -> Sequence[str]:
+        """Return the names of the other nodes that may lead the run when this one has left."""
         ...
 
 
@@ -227,9 +233,9 @@ class ThisMachine:
         ranks = range(orders.attempt.world_size)
         return RankProcesses(self._context, self._run, orders, ranks, f"file://{rendezvous}")
 
-    def transfer_leadership(self) -> str | None:
-        """Return None: no other node can lead."""
-        return None
+    def staying(self) -> Sequence[str]:
+        """Return nothing: there is no other node."""
+        return ()
 
 
 class Supervisor:
@@ -264,18 +270,18 @@ class Supervisor:
         self._known_faults = [fault for fault, _ in have_struck(policy.faults, Path(run.run_dir))]
         self._has_record = (Path(run.run_dir) / RUN_FILE).is_file()
 
-    def run(self, world_size: int) -> Attempt:
-        """Run attempts until the run finishes or cannot continue; return the last one.
+    def run(self, world_size: int) -> Attempt | None:
+        """Run attempts until the run finishes or cannot continue; return the last one, None if none has begun.
 
         Raises the error of the ranks if it is final, `Interrupted` after Ctrl-C (first: commit and stop; second:
-        kill), and `ConfigError` if the last commit was made on another processor type and `policy.other_device`
-        is off.
+        kill), `FencedError` if another supervisor runs the run, and `ConfigError` if the last commit was made on
+        another processor type and `policy.other_device` is off.
         """
         handlers = {signal.SIGTERM: self.request_stop, signal.SIGINT: self._interrupt}
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started with Ctrl-C ignored, e.g. by nohup
             del handlers[signal.SIGINT]
         previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # `Follower` blocks it while it takes over
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # `RunNode` blocks it before it leads
         try:
             if not self._policy.other_device:
                 refuse_other_processor(self._run, self._log, self._nodes.processor)
@@ -283,26 +289,22 @@ class Supervisor:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        if self._is_interrupted and last.outcome == "preempted":
+        if self._is_interrupted and last is not None and last.outcome == "preempted":
             commit = f"Its last commit is of step {last.end_step}" if last.end_step else "It has no commit yet"
             raise Interrupted(
                 f"run {self._run.run_id}: {last.reason}. {commit}; continue with:\n  {last.resume_command()}"
             )
         return last
 
-    def _attempts(self, world_size: int) -> Attempt:
+    def _attempts(self, world_size: int) -> Attempt | None:
         deaths: list[_Death] = []
-        sizes, attempt = list(self._policy.world_sizes), None
+        sizes = list(self._policy.world_sizes)
+        attempt: Attempt | None = None
         while True:
             if sizes:
                 world_size = sizes.pop(0)
             self._requested_size, self._regroups_for = world_size, ""
-            if (room := self._nodes.fitting(world_size)) < self._policy.least_ranks:
-                self._wait_for_more(room)
-                if attempt is None:
-                    raise ConfigError(
-                        f"run {self._run.run_id} {self.waits_for}. Add nodes, or lower the minimum of --workers."
-                    )
+            if (room := self._wait_for_room(world_size)) < self._policy.least_ranks:
                 return attempt
             if attempt is not None:
                 check_unchanged(self._run, recipe_of(self._run))
@@ -328,9 +330,16 @@ class Supervisor:
             if self._policy.after_death == "shrink":
                 world_size = max(self._policy.least_ranks, end.num_alive)
 
-    def _wait_for_more(self, room: int) -> None:
-        has = number_of(room, "rank")
-        self.waits_for = f"waits for nodes: there is room for {has}, at least {self._policy.least_ranks} required"
+    def _wait_for_room(self, world_size: int) -> int:
+        """Return how many ranks fit, once that is the minimum; fewer when the time is up, or after a stop request."""
+        least, began_s = self._policy.least_ranks, self._clock.monotonic_s()
+        while (room := self._nodes.fitting(world_size)) < least and not self._stop_requested:
+            if room and self._clock.monotonic_s() >= began_s + self._policy.wait_for_nodes_s:
+                has = number_of(room, "rank")
+                self.waits_for = f"waits for nodes: there is room for {has}, at least {least} required"
+                break
+            self._clock.sleep_s(POLL_S)
+        return room
 
     def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
         """Raise if another attempt would fail as well.
@@ -479,7 +488,14 @@ class Supervisor:
             save_attempt(Path(self._run.run_dir), attempt)
             for observer in self._observers:
                 observer.attempt_began(attempt, ranks.pids)
-            end = self._watch(ranks, attempt)
+            try:
+                end = self._watch(ranks, attempt)
+            except FencedError as error:
+                text = str(error)
+                failure = Failure(
+                    failure_kind="fenced", run_id=attempt.run_id, attempt=attempt.attempt, signature="fenced", text=text
+                )
+                end = AttemptEnd("failed", attempt.world_size, failure=failure, error=error)
             self._notice_faults(attempt)
             return with_devices(attempt, ranks.devices()), end
         finally:

@@ -99,7 +99,9 @@ def train_for(run: Run, *, world_size: int, seconds: float, policy: RestartPolic
     )
     watch.stop = supervisor.request_stop
     try:
-        return Trained(supervisor.run(world_size), watch.peak_bytes)
+        attempt = supervisor.run(world_size)
+        assert attempt is not None, "this machine has room for the ranks"
+        return Trained(attempt, watch.peak_bytes)
     except Interrupted:
         raise KeyboardInterrupt from None
     except TrainingError as error:

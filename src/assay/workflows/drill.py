@@ -169,15 +169,16 @@ def _nodes_of(home: Home, run: Run, scenario: Scenario, workers: int) -> Iterato
         yield None
         return
     clock = SystemClock()
-    group = NodeGroup(run, num_nodes=1, host="127.0.0.1", port=0, ranks_per_node=1, clock=clock)
+    log = CommitLog(open_store(run.store_url))
+    group = NodeGroup(run, log, host="127.0.0.1", ranks_per_node=1, clock=clock, quiet_s=0.0)
     with closing(group):
-        log = Path(run.run_dir) / "nodes.log"
+        output = Path(run.run_dir) / "nodes.log"
         for _ in range(1, workers):
-            start_detached(join_command(run.run_id), home.environment(), log=log)
+            start_detached(join_command(run.run_id), home.environment(), log=output)
         deadline_s = clock.monotonic_s() + JOIN_S
         while group.room(workers) < workers:
             if clock.monotonic_s() > deadline_s:
-                raise TrainingError(f"the nodes did not join within {JOIN_S:.0f} s; see {log}.")
+                raise TrainingError(f"the nodes did not join within {JOIN_S:.0f} s; see {output}.")
             clock.sleep_s(0.05)
         yield group
 
@@ -204,7 +205,8 @@ def _run_until_done(
             clock=SystemClock(),
             nodes=nodes,
         )
-        attempt = supervisor.run(sizes[-1]).attempt
+        last = supervisor.run(sizes[-1])
+        attempt = last.attempt if last else attempt
         if log.finished() is not None:
             break
     return attempt

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreError, StoreFullError
+from assay.base.errors import AssayError, FencedError, Interrupted, StoreAwayError, StoreError, StoreFullError
 from assay.data.loader.lane_shares import LaneShares
 from assay.elastic.supervisor import Nodes, RestartPolicy, RunObserver, Supervisor
 from assay.records.audit import AuditReport
@@ -25,7 +25,7 @@ from assay.store.missing_log import reject_missing_log
 from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy
 from assay.store.run_location import reject_copy, reject_links
-from assay.store.run_results import save_audit
+from assay.store.run_results import save_audit, saved_audit
 from assay.trackers.follow import BackgroundSinks
 from assay.training.audit import audit_run
 from assay.training.model_folders import check_unchanged
@@ -37,8 +37,8 @@ from assay.workflows.fork import bring_commit
 from assay.workflows.run import VALIDATION, check_parallel, finished_entry
 
 RunOutcome = Literal["finished", "stopped", "moved", "failed"]
-"""`stopped`: committed on request, and can be resumed. `moved`: this node stopped, and another one leads the
-run. `failed`: would fail again."""
+"""`stopped`: committed on request, and can be resumed. `moved`: this node no longer leads the run, and other nodes
+continue it. `failed`: would fail again."""
 
 
 class RunResult(NamedTuple):
@@ -51,9 +51,9 @@ class RunResult(NamedTuple):
     evaluation: AnyEvaluation | None = None
     audit: AuditReport | None = None
     error: AssayError | None = None
-    """Why the run failed; None if it did not."""
-    leads_on: str = ""
-    """New lead node if the run moved."""
+    """Why the run failed, or the fence because of which it moved; None otherwise."""
+    continues_on: str = ""
+    """Nodes that continue the run if it moved."""
     waits_for: str = ""
     """Why the run stopped without a request."""
 
@@ -105,8 +105,8 @@ def train_run(
                 writer.put(lambda ledger: ledger.record_launch(ended))
     last = result.last_attempt
     text = str(result.error) if result.error else (last.reason if last else "")
-    if result.leads_on:
-        text = f"{result.leads_on} leads it from now on: {text}"
+    if result.continues_on:
+        text = f"it continues on {result.continues_on}: {text}"
     elif result.waits_for:
         text = f"{result.waits_for}: {text}"
     events.notify(result.outcome, step=last.end_step if last else None, text=text)
@@ -145,22 +145,25 @@ def _train_run(
         check_unchanged(run, recipe)
     try:
         if finished is None:
-            last_attempt = supervisor.run(world_size)
+            last_attempt = supervisor.run(world_size) or last_attempt
             finished = log.finished()
     except StoreAwayError:
         raise
+    except FencedError as error:
+        outcome: RunOutcome = "failed" if nodes is None else "moved"
+        return RunResult(run, outcome, error=error)
     except AssayError as error:
         return RunResult(run, "failed", error=_with_what_goes_on(error, run))
     finally:
         if finished is None:
             evaluator.stop()
     if finished is None:
-        leads_on = None
+        continues_on = ""
         if nodes is not None and not supervisor.waits_for:
             writer.wait(LEAVE_S)  # two nodes must not write to a ledger at the same time
-            leads_on = nodes.transfer_leadership()
-        outcome: RunOutcome = "moved" if leads_on else "stopped"
-        return RunResult(run, outcome, last_attempt, leads_on=leads_on or "", waits_for=supervisor.waits_for)
+            continues_on = ", ".join(nodes.staying())
+        outcome = "moved" if continues_on else "stopped"
+        return RunResult(run, outcome, last_attempt, continues_on=continues_on, waits_for=supervisor.waits_for)
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
     log.sweep()  # removes what replaced attempts wrote after they woke up
@@ -170,6 +173,12 @@ def _train_run(
     evaluator.finish()
     writer.wait(FINISH_S)
     return RunResult(run, "finished", last_attempt, evaluation, audit)
+
+
+def is_complete(run: Run, log: CommitLog) -> bool:
+    """Return whether the run has finished, and its evaluation and audit have been saved."""
+    finished, audit = log.finished(), saved_audit(run.run_dir)
+    return finished is not None and audit is not None and audit.step == finished.step
 
 
 def _with_what_goes_on(error: AssayError, run: Run) -> AssayError:

@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
-from assay.base.errors import AssayError, TrainingError
+from assay.base.errors import AssayError
 from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
-from assay.elastic.nodes import group as nodes
+from assay.elastic.nodes import follower as follower_module
 from assay.elastic.nodes.connection import (
     MAX_MESSAGE_BYTES,
     Beats,
@@ -28,13 +27,15 @@ from assay.elastic.nodes.connection import (
     Link,
     LinkLost,
     Notice,
+    RunEnded,
     Start,
     accept_link,
     connect_link,
     link_key,
 )
-from assay.elastic.nodes.group import Follower, _RemoteRanks
-from assay.elastic.nodes.server import NodeServer, Peer, gather
+from assay.elastic.nodes.follower import Follower
+from assay.elastic.nodes.group import _NO_BEAT, _RemoteRanks
+from assay.elastic.nodes.server import NodeServer, Peer
 from assay.elastic.processor import processor_here
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
@@ -78,12 +79,15 @@ class Nobody:
 
 def remote(link: Link) -> _RemoteRanks:
     peer = Peer(link, "there", HERE, "v", AROUND)
-    return _RemoteRanks(orders(world_size=4), "tcp://here:1", 1, peer, range(2, 4), Nobody(), CLOCK)
+    return _RemoteRanks(orders(world_size=4), 1, (), 1, peer, range(2, 4), Nobody(), CLOCK)
 
 
-def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(NodeServer(port, KEY)) as server:
-        return gather(server, num_followers, CLOCK, timeout_s)[0]
+def arrives(server: NodeServer, limit_s: float) -> Peer | None:
+    """The first node that was taken in within a time."""
+    deadline_s = time.monotonic() + limit_s
+    while (peer := server.next_peer()) is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return peer
 
 
 def frame_of(link: Link, data: bytes) -> None:
@@ -96,37 +100,28 @@ NOTHING = b"\0" * 68
 
 @pytest.mark.parametrize("message", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
 def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, message: bytes) -> None:
-    found: dict[int, Any] = {}
-    leader = threading.Thread(target=lambda: found.update(gathered(1, port, 20.0)), daemon=True)
-    leader.start()
-    time.sleep(0.1)
-    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-    for stranger in strangers:
-        stranger.setblocking(False)
-        stranger.send(message)
-    link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
-    link.send(Hello(node=1, host="there", processor=HERE, code_version="v", environment=AROUND))
-    leader.join(5)
-    assert set(found) == {1}
-    for stranger in strangers:
-        stranger.close()
+    with closing(NodeServer("", port, KEY)) as server:
+        strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        for stranger in strangers:
+            stranger.setblocking(False)
+            stranger.send(message)
+        link = connect_link("127.0.0.1", port, KEY, timeout_s=20.0)
+        link.send(Hello(node=1, host="there", processor=HERE, code_version="v", environment=AROUND))
+        peer = arrives(server, 5.0)
+        assert peer is not None and peer.node == 1 and server.next_peer() is None
+        peer.link.close()
+        for stranger in strangers:
+            stranger.close()
 
 
-@pytest.mark.parametrize(
-    "hello",
-    [
-        Hello(node=2, host="x", processor=HERE, code_version="v", environment=AROUND),
-        Notice(type="stop"),
-        Ended(end=AttemptEnd("succeeded", 1)),
-    ],
-)
-def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any) -> None:
-    def come() -> None:
-        connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=5.0).send(hello)
-
-    threading.Thread(target=come, daemon=True).start()
-    with pytest.raises(TrainingError, match="node 1 did not connect"):
-        gathered(1, port, 0.4)
+@pytest.mark.parametrize("hello", [Notice(type="stop"), Ended(end=AttemptEnd("succeeded", 1))])
+def test_who_does_not_introduce_itself_is_none_of_the_run(port: int, hello: Any) -> None:
+    with closing(NodeServer("", port, KEY)) as server:
+        link = connect_link("127.0.0.1", port, KEY, timeout_s=5.0)
+        link.send(hello)
+        assert arrives(server, 0.4) is None
+        with pytest.raises(LinkLost):
+            link.receive(5.0)
 
 
 @pytest.mark.parametrize(
@@ -282,47 +277,53 @@ def orders(**changes: Any) -> Orders:
     return Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
 
 
-@pytest.fixture
-def leader_address(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
-    """A lead that says one thing to a follower of ours, which must start nothing."""
-    started: list[Any] = []
-    monkeypatch.setattr(nodes, "RankProcesses", lambda *arguments: started.append(arguments))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+def follows(run: Run, port: int, lead: Callable[[Link], None]) -> None:
+    """A follower of ours, to whom `lead` speaks."""
+    key = link_key(Path(run.run_dir))
 
-    def run_leader(message: Any) -> None:
-        with socket.create_server(("127.0.0.1", port)) as server:
+    def speak() -> None:
+        link = accept_link(server.accept()[0], key)
+        assert link is not None
+        lead(link)
+        is_over.wait(10)
+        link.close()
 
-            def speak() -> None:
-                link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
-                assert link is not None
-                for reply in (message, Notice(type="finished")):
-                    link.send(reply)
-
-            threading.Thread(target=speak, daemon=True).start()
-            Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
-
-    yield run_leader
-    assert started == []
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", port)) as server:
+        thread = threading.Thread(target=speak, daemon=True)
+        thread.start()
+        link = connect_link("127.0.0.1", port, key, timeout_s=5.0)
+        try:
+            Follower(run, link, "127.0.0.1", node=1, context=None, clock=CLOCK).follow(lambda: None)
+        finally:
+            is_over.set()
+            thread.join(10)
 
 
 @pytest.mark.parametrize(
-    ("changes", "ranks", "rendezvous"),
+    ("changes", "ranks"),
     [
-        ({}, (0, 1), "file:///anywhere"),
-        ({}, (0, 1), "tcp://elsewhere.example:80"),
-        ({}, (0, 1), "env://"),
-        ({}, (0, 3), "tcp://127.0.0.1:80"),
-        ({}, (10**9, 10**9), "tcp://127.0.0.1:80"),
-        ({"run_id": "theirs"}, (0, 1), "tcp://127.0.0.1:80"),
-        ({"world_size": 2**30}, (0, 2**30), "tcp://127.0.0.1:80"),
+        ({}, (0, 3)),
+        ({}, (10**9, 10**9)),
+        ({"run_id": "theirs"}, (0, 1)),
+        ({"world_size": 2**30}, (0, 2**30)),
     ],
 )
 def test_a_lead_that_asks_for_what_is_not_the_runs_gets_nothing_started(
-    leader_address: Callable[[Any], None], changes: dict[str, Any], ranks: tuple[int, int], rendezvous: str
+    run: Run, port: int, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], ranks: tuple[int, int]
 ) -> None:
-    output = Start(orders=orders(**changes), first_rank=ranks[0], num_ranks=ranks[1], rendezvous=rendezvous)
-    with pytest.raises(AssayError, match=r"it asked for|--workers"):
-        leader_address(output)
+    started: list[Any] = []
+    monkeypatch.setattr(follower_module, "RankProcesses", lambda *arguments: started.append(arguments))
+    start = Start(orders=orders(**changes), first_rank=ranks[0], num_ranks=ranks[1], rendezvous_port=80, nodes=())
+    with pytest.raises(AssayError, match=r"its leader asked for|--workers"):
+        follows(run, port, lambda link: link.send(start))
+    assert started == []
+
+
+@pytest.mark.parametrize("rendezvous_port", [0, -1, 1 << 16])
+def test_ranks_meet_at_a_port_of_the_lead_and_nowhere_else(rendezvous_port: int) -> None:
+    with pytest.raises(ValueError, match="rendezvous_port"):
+        Start(orders=orders(), first_rank=0, num_ranks=1, rendezvous_port=rendezvous_port, nodes=())
 
 
 class _DiesYoung:
@@ -335,7 +336,7 @@ class _DiesYoung:
         self.polls += 1
 
     def beats(self) -> list[Any]:
-        return [nodes._NO_BEAT]
+        return [_NO_BEAT]
 
     def devices(self) -> list[RankDevice]:
         return [CPU if self.polls > 1 else SILENT]
@@ -349,25 +350,20 @@ class _DiesYoung:
 def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
     run: Run, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "RankProcesses", _DiesYoung)
-    monkeypatch.setattr(nodes, "BEATS_S", 1000.0)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(follower_module, "RankProcesses", _DiesYoung)
+    monkeypatch.setattr(follower_module, "BEATS_S", 1000.0)
     heard: list[Any] = []
 
-    def run_leader() -> None:
-        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
-        assert link is not None and isinstance(link.first(5.0), Hello)
+    def run_leader(link: Link) -> None:
+        assert isinstance(link.first(5.0), Hello)
         for attempt in (3, 4):  # the second one's device is news again
-            request = orders(attempt=attempt)
-            link.send(Start(orders=request, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80"))
+            link.send(Start(orders=orders(attempt=attempt), first_rank=1, num_ranks=1, rendezvous_port=80, nodes=(1,)))
             while not heard or not isinstance(heard[-1], Ended):
                 heard.append(link.receive(5.0))
             heard.append(None)
-        link.send(Notice(type="finished"))
+        link.send(RunEnded(exit_code=0))
 
-    with socket.create_server(("127.0.0.1", port)) as server:
-        threading.Thread(target=run_leader, daemon=True).start()
-        Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
+    follows(run, port, run_leader)
     events = [item.devices if isinstance(item, Beats) else "ended" for item in heard if item]
     assert events == [(SILENT,), (CPU,), "ended"] * 2
 

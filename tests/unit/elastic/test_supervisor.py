@@ -1,6 +1,7 @@
 """When the supervisor starts ranks and when it does not, with ranks that only pretend."""
 
 import itertools
+import math
 import os
 import signal
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from assay.base.errors import AssayError, ConfigError, DataError, Interrupted, StoreFullError, TrainingError
+from assay.base.errors import AssayError, DataError, Interrupted, StoreFullError, TrainingError
 from assay.elastic.processor import processor_here
 from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.elastic.task import AttemptEnd
 from assay.records.failure import Failure, FailureKind
 from assay.records.node_environment import NodeEnvironment
 from assay.records.rank_device import RankDevice
+from assay.records.run import Attempt
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
@@ -377,13 +379,47 @@ def test_with_fewer_ranks_than_will_do_a_run_waits_for_nodes(least, num_starts, 
     assert nodes.num_starts == num_starts
 
 
-def test_a_run_that_has_too_few_ranks_at_its_start_is_refused(run) -> None:
-    nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
-    policy = RestartPolicy(least_ranks=3)
-    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
-    with pytest.raises(ConfigError, match="room for 2 ranks, at least 3 required"):
-        supervisor.run(2)
-    assert nodes.num_starts == 0 and log.entries() == []
+class ComingNodes(InterruptedNodes):
+    """One waits for others, which come after some looks."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__(0)
+        self.looks = looks
+
+    def fitting(self, world_size: int) -> int:
+        self.looks -= 1
+        return 2 if self.looks > 0 else 3
+
+
+class RunningClock(ClockThatStops):
+    """Time goes by while the supervisor sleeps."""
+
+    def sleep_s(self, seconds: float) -> None:
+        self.at_s += seconds
+        super().sleep_s(seconds)
+
+
+def waiting(run, looks: int, limit_s: float, function: str = "") -> tuple[Attempt | None, Supervisor]:
+    nodes, log = ComingNodes(looks), CommitLog(open_store("memory:"))
+    nodes.ranks.is_done = True
+    policy = RestartPolicy(least_ranks=3, wait_for_nodes_s=limit_s)
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=RunningClock(function), nodes=nodes)
+    attempt = supervisor.run(4)
+    assert (attempt is None) == (log.entries() == [])
+    return attempt, supervisor
+
+
+def test_a_run_waits_for_the_nodes_that_it_needs_as_long_as_it_may(run) -> None:
+    attempt, supervisor = waiting(run, looks=50, limit_s=10.0)
+    assert attempt is not None and (attempt.outcome, attempt.world_size) == ("succeeded", 3)
+    attempt, supervisor = waiting(run, looks=50, limit_s=3.0)
+    assert attempt is None
+    assert supervisor.waits_for == "waits for nodes: there is room for 2 ranks, at least 3 required"
+
+
+def test_a_run_that_waits_for_nodes_leaves_when_it_is_told_to(run) -> None:
+    attempt, supervisor = waiting(run, looks=50, limit_s=math.inf, function="sleep_s")
+    assert (attempt, supervisor.waits_for) == (None, "")
 
 
 class RoomierNodes(InterruptedNodes):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
+from assay.base.json_log import is_json_log, use_log_format
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
 from assay.cli.command import CommandGroup
-from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options, print_warning
+from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, NodeTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     FILE,
     FILE_OR_CHANGE,
@@ -21,6 +22,7 @@ from assay.cli.parameters import (
     current_home,
     is_on_command_line,
     json_option,
+    log_format_option,
     measure_option,
     python_graders_option,
     run_and_step,
@@ -42,6 +44,7 @@ _MODULES = {
     "keys": ("assay.cli.train.new", "Print every key of a recipe or a pipeline."),
     "join": ("assay.cli.train.join", "Add this machine, or nodes of a cluster, to a run."),
     "stop": ("assay.cli.train.join", "Ask a run to commit and stop."),
+    "resize": ("assay.cli.train.join", "Give a run on Kubernetes more or fewer nodes."),
     "drill": ("assay.cli.train.drill", "Inject faults into a short run, and check its weights."),
 }
 
@@ -50,7 +53,7 @@ _SECTIONS = {
     "Resuming": ("take_over", "other_device"),
     "Failures": ("after_death", "hang_s", "leave_within", "verify_commits", "store_retry_s", "faults"),
     "Workers": ("share", "python_graders"),
-    "Checking": ("measure_s", "verbose"),
+    "Checking and logging": ("measure_s", "verbose", "log_format"),
     **OPTION_SECTIONS,
 }
 
@@ -132,6 +135,7 @@ _SECTIONS = {
     help="With --check: also print the resolved recipe, and how well its order mixes the rows.",
 )
 @measure_option(3.0, "With --check: how long to measure real steps; 0: do not measure.")
+@log_format_option
 @json_option
 @launch_target_options
 def train(
@@ -180,9 +184,15 @@ def train(
         os.environ["ASSAY_STORE_RETRY_S"] = str(restarts["store_retry_s"])  # read by ranks and background processes
         plan = fault_plan or NO_FAULTS
         policy = RestartPolicy(
-            **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
+            **restarts,
+            parallel=(parallel,),
+            grace_s=leave_within,
+            faults=plan,
+            least_ranks=workers.least or 1,
+            wait_for_nodes_s=target.node.wait_for_nodes_s if target.node else 0.0,
         )
         run = _select_run(home, recipe, overrides, parallel, target, resume=resume, forked=forked, new=new)
+        use_log_format("assay.train", run=run.run_id)
         world_size = _checked_workers(run, workers, target)
         if check:
             origin = run.parent or "its beginning"
@@ -196,9 +206,10 @@ def train(
             *(["workers"] if workers.least else []),
         )
         forwarded = _forwarded_options(*restarts, *names)
+        forwarded += ("--log-format=json",) if is_json_log() else ()
         if _start_run(home, run, world_size, target, plan, forwarded, is_new=resume is None, as_json=as_json):
-            if target.on == "allocation":
-                _train_on_allocation(home, run, world_size, policy, target.workers_per_node, as_json=as_json)
+            if target.node is not None:
+                _train_on_nodes(home, run, workers, policy, target.node, as_json=as_json)
             else:
                 _train_here(home, run, world_size, policy, as_json=as_json)
 
@@ -210,9 +221,9 @@ def _checked_workers(run: "Run", workers: Workers, target: LaunchTarget) -> int:
     from assay.training.recipe import recipe_of
 
     recipe = recipe_of(run)
-    if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and target.on != "allocation":
+    if (warning := check_lanes(workers, recipe.loader.lanes)) is not None and target.node is None:
         print_warning(f"warning: {warning}")
-    if target.is_scheduled() or target.on == "allocation":
+    if target.is_scheduled() or target.node is not None:
         return workers.most
     return room_here(
         workers,
@@ -242,7 +253,9 @@ def _start_run(
 
     _check_guards(home, run, workers, target)
     if plan.faults:
-        check_plan(plan, world_size=workers, num_steps=run.num_steps, num_nodes=target.num_nodes())
+        check_plan(plan, world_size=workers, num_steps=run.num_steps, num_nodes=target.num_nodes(workers))
+    if target.is_scheduled():  # raises for what the scheduler cannot start, before anything is written
+        target.scheduler().job_text(home, run, target.config(), world_size=workers, options=forwarded)
     if is_new and not target.dry_run:
         save_run(home, run)
         bring_commit(home, run)
@@ -253,8 +266,8 @@ def _start_run(
 
 
 def _check_guards(home: "Home", run: "Run", workers: int, target: LaunchTarget) -> None:
-    """Warn about guards, or raise; launched processes and allocations did this before."""
-    if target.on == "allocation" or target.launched:
+    """Warn about guards, or raise; launched processes and nodes did this before."""
+    if target.node is not None or target.launched:
         return
     from assay.launchers.guards import heed_guards
 
@@ -342,9 +355,9 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
 
     run = home.run(resume)
     if not target.launched:
-        _check_no_worker(home, run, is_launched=target.on == "allocation")
+        _check_no_worker(home, run, is_launched=target.node is not None)
     last = next(reversed(saved_launches(run)), None)
-    if take_over or target.launched or target.on == "allocation" or last is None or not last.is_process():
+    if take_over or target.launched or target.node is not None or last is None or not last.is_process():
         return
     if process_state(last) == "running":
         raise ConfigError(
@@ -534,36 +547,50 @@ def _print_trained(
         click.echo(run_view(ledger, run.run_id, has_all_metrics=True).to_json())
 
 
-def _train_on_allocation(
-    home: "Home",
-    run: "Run",
-    workers: int,
-    policy: "RestartPolicy",
-    workers_per_node: int | None,
-    *,
-    as_json: bool,
+def _train_on_nodes(
+    home: "Home", run: "Run", workers: Workers, policy: "RestartPolicy", target: NodeTarget, *, as_json: bool
 ) -> None:
-    """Run one node of the allocation; the lead node's exit code tells the job whether to requeue."""
-    from assay.launchers.slurm.allocation import Allocation, follow_leader, nodes_of
-    from assay.launchers.slurm.drain import JobNodes
-    from assay.launchers.slurm.launcher import STOPPED_EARLY
+    """Run one node of several. Exits with 0 if the run is finished, and with 75 if this node leaves it before."""
+    from assay.base.errors import AssayError, FencedError
+    from assay.elastic.nodes.connection import STOPPED_EARLY
+    from assay.elastic.nodes.group import GATHER_S, QUIET_S
+    from assay.elastic.nodes.node import RunNode
+    from assay.launchers.kubernetes.watch import watching_job
+    from assay.launchers.slurm.drain import JobNodes, watching_drains
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
+    from assay.workflows.train import is_complete
 
-    allocation, job_nodes = Allocation.from_environment(os.environ), JobNodes.from_environment(os.environ)
-    successor = follow_leader(run, allocation) if allocation.node > 0 else None
-    if allocation.node > 0 and successor is None:
-        return
-    with nodes_of(
+    log = CommitLog(open_store(run.store_url))
+    node = RunNode(
         run,
-        allocation,
-        world_size=workers,
-        ranks_per_node=workers_per_node,
-        successor=successor,
-        job_nodes=job_nodes,
-    ) as nodes:
-        result, is_behind = _run_training(home, run, workers, policy, nodes)
-    if result.outcome == "moved":
-        click.echo(f"run {run.run_id} continues: {result.leads_on} leads it, this node leaves", err=True)
-        return
-    _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
-    if result.outcome == "stopped":
+        index=target.node,
+        address=target.address,
+        leader=target.lead,
+        is_finished=lambda: is_complete(run, log),
+        notify=lambda text: click.echo(text, err=True),
+    )
+    job_nodes = JobNodes.from_environment(os.environ)
+    # A single number of workers is waited for; a range begins with the nodes that are present.
+    quiet_s = QUIET_S if workers.least else GATHER_S
+    while (role := node.next_role()) == "leads":
+        with (
+            node.leading(log, ranks_per_node=target.workers_per_node, quiet_s=quiet_s) as nodes,
+            watching_drains(job_nodes, on_drained=nodes.mark_drained, active_nodes=nodes.active_nodes),
+            watching_job(run, os.environ),
+        ):
+            try:
+                result, is_behind = _run_training(home, run, workers.most, policy, nodes)
+            except FencedError:
+                node.was_fenced()
+                continue
+            except AssayError as error:
+                nodes.end(error.exit_code, str(error))
+                raise
+            _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
+            if result.outcome == "finished" or result.waits_for:
+                nodes.end(STOPPED_EARLY if result.waits_for else 0, result.waits_for)
+        role = "finished" if result.outcome == "finished" else "left"
+        break
+    if role == "left":
         click.get_current_context().exit(STOPPED_EARLY)

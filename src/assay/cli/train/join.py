@@ -1,6 +1,7 @@
-"""`assay train join`, `stop`: add nodes to a run, and end it."""
+"""`assay train join`, `resize`, `stop`: add nodes to a run, change their number, and end it."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,15 +47,15 @@ _SECTIONS = {
 )
 @click.option("--sbatch", multiple=True, metavar="OPTION", help="slurm: additional option of sbatch. May be repeated.")
 @click.option("--dry-run", is_flag=True, help="slurm: print the job script; submit and write nothing.")
-@click.option("--lent", is_flag=True, hidden=True, help="The machine belongs to a job that may be requeued.")
 @python_graders_option
-def join(run_id: str, on: str, dry_run: bool, lent: bool, python_graders: str | None, **slurm: Any) -> None:
+def join(run_id: str, on: str, dry_run: bool, python_graders: str | None, **slurm: Any) -> None:
     """Add this machine to RUN, which a supervisor leads on several nodes, until the run ends.
 
     Start it where the run's folder has the same path as on the other nodes. The machine gets ranks in the run's
     next attempt, as many as the other nodes have; if the expected gain is worth a restart, the run commits and
     restarts with them. SIGTERM releases the machine: the run commits, and the other nodes continue. The weights
     stay the same bit for bit. With '--on slurm', nodes of the cluster join as soon as they are allocated.
+    The exit code is 0 if the run is finished, and 75 if the machine leaves it before.
     """
     slurm_options = {name: value for name, value in slurm.items() if value not in (None, ())}
     if on == "here" and (slurm_options or dry_run):
@@ -73,18 +74,21 @@ def join(run_id: str, on: str, dry_run: bool, lent: bool, python_graders: str | 
     elif on == "slurm":
         _lend(home, run, _config(slurm_options), dry_run=dry_run)
     else:
-        _join(run, lent=lent)
+        _join(run)
 
 
-def _join(run: "Run", *, lent: bool) -> None:
+def _join(run: "Run") -> None:
     from assay.elastic.faults import WAITS_OUTSIDE
-    from assay.elastic.nodes.group import join_leader
+    from assay.elastic.nodes.connection import STOPPED_EARLY
+    from assay.elastic.nodes.node import RunNode
+    from assay.elastic.nodes.server import leader_address
     from assay.launchers.slurm.drain import JobNodes, watching_drains
-    from assay.launchers.slurm.launcher import STOPPED_EARLY
 
+    leader_address(Path(run.run_dir))  # raises if nobody leads
+    node = RunNode(run, index=None, notify=click.echo)
     with watching_drains(JobNodes.from_environment(os.environ)):
-        was_stopped = join_leader(run, lambda: click.echo(f"run {run.run_id}: this machine {WAITS_OUTSIDE}"))
-    if was_stopped and lent:
+        role = node.next_role(lambda: click.echo(f"run {run.run_id}: this machine {WAITS_OUTSIDE}"))
+    if role == "left":
         click.get_current_context().exit(STOPPED_EARLY)
 
 
@@ -127,3 +131,22 @@ def stop(run_id: str) -> None:
         return
     stop_launch(launch)
     click.echo(f"run {run_id}: {launch.where()} was asked to commit and stop")
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", type=RUN)
+@click.option("--nodes", "num_nodes", type=click.IntRange(min=1), required=True, help="Number of nodes from now on.")
+def resize(run_id: str, num_nodes: int) -> None:
+    """Give RUN, a Job of Kubernetes, more or fewer nodes, within its --workers A..B.
+
+    New nodes join; removed ones leave after a commit. The weights stay the same bit for bit. From then on the run
+    does not change its size by itself.
+    """
+    from assay.launchers.kubernetes.launcher import resize as resize_job
+    from assay.launchers.launches import last_launch
+
+    launch = last_launch(current_home().run(run_id))
+    if launch is None or launch.launcher != "kubernetes":
+        raise ConfigError(f"run '{run_id}' is not a Job of Kubernetes. 'assay train join' adds nodes to other runs.")
+    resize_job(launch, num_nodes)
+    click.echo(f"run {run_id}: {launch.where()} gets {num_nodes} nodes")

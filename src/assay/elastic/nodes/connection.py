@@ -1,18 +1,18 @@
 """The connection between the supervisors of a run: JSON messages over one TCP connection per follower.
 
-    follower                         leader (node 0)
+    follower                         leader
        | -- Hello(node) ---------------> |
        | <-- Start(orders, ranks, ...)   |   fork this share of the ranks
        | -- Beats(...) ----------------> |   heartbeats of the ranks, about once a second
+       | <-- alive --------------------- |   about once a second
        | <-- Signal(15) ---------------- |   forward it to the ranks
        | -- Ended(outcome, failure) ---> |   how the ranks ended
-       | <-- Stop ---------------------- |   kill the ranks that are left
-       | -- Stopped -------------------> |
-       | -- Leave ---------------------> |   this node got SIGTERM: commit, then continue without it
+       | <-- stop ---------------------- |   kill the ranks that are left
+       | -- stopped -------------------> |
+       | -- leave ---------------------> |   this node got SIGTERM: commit, then continue without it
        | <-- Dismiss ------------------- |   the follower may exit
-       | <-- Finished ------------------ |   no more attempts
-
-When the leader hands over to another node (see `handover`): BecomeLeader, LeaderReady, Follow.
+       | <-- leave --------------------- |   the leader exits; another node may lead
+       | <-- RunEnded ------------------ |   all nodes exit
 
 A connection is used instead of files in the run's folder because its end shows that a node is gone, and because a
 network file system may show a new file half a minute late. Every message carries an HMAC that proves two things:
@@ -24,25 +24,27 @@ a message.
 import hmac
 import os
 import secrets
+import select
 import signal
 import socket
 import struct
+import threading
+import time
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 
-from assay.base.clock import Clock
-from assay.base.errors import TrainingError
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.rank_device import RankDevice
 from assay.store.heartbeat import Beat
 
+STOPPED_EARLY = 75
+"""Exit code of a node that leaves a run that goes on, or can go on (EX_TEMPFAIL)."""
 KEY_FILE = "link.key"
-RETRY_S = 0.2
 INTRODUCE_S = 10.0
 """Seconds the other end gets to prove that it knows the key."""
 SEND_S = 60.0
@@ -50,6 +52,9 @@ SEND_S = 60.0
 MAX_MESSAGE_BYTES = 16 << 20
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """A node that lost power is detected after 10 + 3 * 5 seconds."""
+UNACKNOWLEDGED_S = 25
+"""The same limit for a link with sent messages under way, on which TCP sends no keepalives."""
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 
 
 class _Message(BaseModel):
@@ -60,8 +65,8 @@ class Hello(_Message):
     """A follower introduces itself."""
 
     type: Literal["hello"] = "hello"
-    node: PositiveInt | None
-    """Its number in the allocation; None if it is lent to the run."""
+    node: NonNegativeInt | None
+    """Its index; None if it is lent to the run."""
     host: str
     """Name of the follower's machine."""
     processor: Processor
@@ -77,7 +82,10 @@ class Start(_Message):
     orders: Orders
     first_rank: NonNegativeInt
     num_ranks: PositiveInt
-    rendezvous: str
+    rendezvous_port: Port
+    """Port on the leader's host where the ranks meet."""
+    nodes: tuple[NonNegativeInt, ...]
+    """Indices of all followers that may lead: if the leader dies, the first of them that is left takes over."""
 
 
 class Beats(_Message):
@@ -115,11 +123,11 @@ class Signal(_Message):
 class Notice(_Message):
     """A message without contents.
 
-    From the leader: `stop` makes the follower kill its ranks, `finished` says that there are no more attempts. From a
-    follower: `stopped` says that none of its ranks is left, `leave` that it was asked to stop.
+    From the leader: `stop` makes the follower kill its ranks, `alive` says that the leader's process runs. From a
+    follower: `stopped` says that none of its ranks is left. `leave` says that the sender was asked to stop.
     """
 
-    type: Literal["stop", "finished", "stopped", "leave"]
+    type: Literal["stop", "stopped", "leave", "alive"]
 
 
 class Dismiss(_Message):
@@ -130,31 +138,12 @@ class Dismiss(_Message):
     """Why the leader rejected the node; empty if it did not."""
 
 
-class BecomeLeader(_Message):
-    """Makes a node start its own server, because this leader exits."""
+class RunEnded(_Message):
+    """There are no more attempts: the follower exits as the leader does."""
 
-    type: Literal["become_leader"] = "become_leader"
-    host: str
-    """Address of the receiving node for the other nodes."""
-    others: tuple[PositiveInt, ...]
-    """Numbers of the allocation's nodes that will connect."""
-    num_lent: NonNegativeInt
-    """Number of lent nodes that will connect."""
-
-
-class LeaderReady(_Message):
-    """The new leader's server accepts connections."""
-
-    type: Literal["leader_ready"] = "leader_ready"
-    port: PositiveInt
-
-
-class Follow(_Message):
-    """Names the new leader; sent to the new leader, too."""
-
-    type: Literal["follow"] = "follow"
-    host: str
-    port: PositiveInt
+    type: Literal["run_ended"] = "run_ended"
+    exit_code: Annotated[int, Field(ge=0, lt=256)]
+    reason: str = ""
 
 
 class Ended(_Message):
@@ -164,20 +153,7 @@ class Ended(_Message):
     end: AttemptEnd
 
 
-Message = (
-    Hello
-    | Start
-    | Beats
-    | TakeStacks
-    | ProcessState
-    | Signal
-    | Notice
-    | Dismiss
-    | BecomeLeader
-    | LeaderReady
-    | Follow
-    | Ended
-)
+Message = Hello | Start | Beats | TakeStacks | ProcessState | Signal | Notice | Dismiss | RunEnded | Ended
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 
@@ -192,17 +168,19 @@ _PROOF_BYTES = 32
 class Link:
     """One end of a connection: messages as frames of size, proof and text."""
 
-    def __init__(self, connected: socket.socket, key: bytes, *, leads: bool) -> None:
-        """Let both ends prove that they know the key; raises `LinkLost`.
+    def __init__(self, connected: socket.socket, key: bytes, *, leads: bool, introduce_s: float = INTRODUCE_S) -> None:
+        """Let both ends prove within `introduce_s` that they know the key; raises `LinkLost`.
 
         Session keys are derived from nonces of both ends, so recorded messages cannot be replayed.
         """
         self._socket = connected
         self._arrived = bytearray()
         self._num_sent = self._num_received = 0
+        self._sending = threading.Lock()  # the server's thread sends `alive` between the messages
         own_nonce = secrets.token_bytes(_PROOF_BYTES)
+        deadline_s = time.monotonic() + introduce_s
         try:
-            connected.settimeout(INTRODUCE_S)
+            connected.settimeout(introduce_s)
             connected.sendall(own_nonce)
             peer_nonce = self._first_bytes(_PROOF_BYTES)
             nonces = own_nonce + peer_nonce if leads else peer_nonce + own_nonce
@@ -211,6 +189,7 @@ class Link:
                 for end in ((b"lead", b"node") if leads else (b"node", b"lead"))
             )
             self._put(b"")
+            connected.settimeout(max(0.1, deadline_s - time.monotonic()))
             self._arrived += self._first_bytes(_SIZE.size + _PROOF_BYTES)
             if self._frame() is None:
                 raise LinkLost("the first frame was incomplete")
@@ -225,6 +204,20 @@ class Link:
             self._put(message.model_dump_json().encode())
         except OSError as error:
             raise LinkLost(str(error)) from error
+
+    def send_alive(self) -> None:
+        """Send `alive`, unless the other end does not read or another message is being sent; raises `LinkLost`."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            writable = select.poll()
+            writable.register(self._socket, select.POLLOUT)
+            if writable.poll(0):
+                self._put_locked(Notice(type="alive").model_dump_json().encode())
+        except (OSError, ValueError) as error:  # `ValueError`: the socket was closed
+            raise LinkLost(str(error)) from error
+        finally:
+            self._sending.release()
 
     def receive(self, timeout_s: float) -> Message | None:
         """Return the next message, or None if no whole one arrives in time; raises `LinkLost`."""
@@ -247,21 +240,16 @@ class Link:
             return None
         return message
 
-    @property
-    def peer_host(self) -> str:
-        """Address of the other end; raises `LinkLost`."""
-        try:
-            address: str = self._socket.getpeername()[0]
-        except OSError as error:
-            raise LinkLost(str(error)) from error
-        return address
-
     def close(self) -> None:
         self._socket.close()
 
     __del__ = close  # the other end must notice when this one drops the link
 
     def _put(self, data: bytes) -> None:
+        with self._sending:
+            self._put_locked(data)
+
+    def _put_locked(self, data: bytes) -> None:
         proof = _proof(self._sends, self._num_sent, data)
         self._num_sent += 1
         self._socket.sendall(_SIZE.pack(len(data)) + proof + data)
@@ -312,19 +300,14 @@ def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
         return None
 
 
-def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: float) -> Link:
-    """Return a follower's end of a connection; retries until the leader listens."""
-    deadline_s = clock.monotonic_s() + timeout_s
-    while True:
-        try:
-            return Link(_with_keepalive(socket.create_connection((host, port), timeout=timeout_s)), key, leads=False)
-        except (LinkLost, OSError) as error:
-            if clock.monotonic_s() > deadline_s:
-                raise TrainingError(
-                    f"{host}:{port}: the leader did not answer within {timeout_s:.0f} s ({error}). Check that its "
-                    "supervisor runs, that both nodes see the same run folder, and that no firewall blocks the port."
-                ) from error
-            clock.sleep_s(RETRY_S)
+def connect_link(host: str, port: int, key: bytes, *, timeout_s: float) -> Link:
+    """Return a follower's end of a connection; raises `LinkLost` if no leader of the run answers there in time."""
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        connected = _with_keepalive(socket.create_connection((host, port), timeout=timeout_s))
+    except (OSError, UnicodeError) as error:  # `UnicodeError`: not a host name
+        raise LinkLost(str(error)) from error
+    return Link(connected, key, leads=False, introduce_s=max(0.1, deadline_s - time.monotonic()))
 
 
 def link_key(run_dir: Path, *, fresh: bool = False) -> bytes:
@@ -351,6 +334,7 @@ def link_key(run_dir: Path, *, fresh: bool = False) -> bytes:
 def _with_keepalive(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_S * 1000)
     for name, value in KEEPALIVE.items():
         connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return connected

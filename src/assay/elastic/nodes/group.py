@@ -1,55 +1,47 @@
-"""One run on several nodes: a supervisor process on each node, of which node 0 is the leader.
+"""The leader's side of a run on several nodes, each of which has a supervisor process.
 
-    node 0: Supervisor --- NodeGroup ---+--- node 0's ranks
-            (attempts, ledger)          +--- link --- node 1: Follower --- node 1's ranks
-                                        +--- link --- node 2: Follower --- node 2's ranks
+    leader: Supervisor --- NodeGroup ---+--- the leader's own ranks
+            (attempts, ledger)          +--- link --- Follower --- ranks of that node
+                                        +--- link --- Follower --- ranks of that node
 
 Only the leader begins attempts, verifies commits and writes to the ledger, exactly as on one machine. A follower
-forks the ranks that the leader assigns to it and reports how they ended.
+forks the ranks that the leader assigns to it and reports how they ended. Any node may lead (see `node`).
 
     link breaks            the node's ranks count as lost; the next attempt runs on the remaining nodes
     follower gets SIGTERM  all ranks commit; the follower exits; the run continues on the others
     node joins or returns  it waits until the next attempt begins (`server`)
-    leader is gone         each follower kills its ranks and exits
-    leader gets SIGTERM    another node becomes the leader (`handover`)
-    all get SIGTERM        the run commits and ends on all nodes
+    leader is gone         each follower kills its ranks; one of them leads and begins the next attempt
+    leader gets SIGTERM    all ranks commit; the leader exits; likewise
+    all get SIGTERM        the run commits, and all nodes exit
+    two nodes lead         the log's fence leaves one (`_check_leadership`); the other one follows it
 """
 
-import signal
+import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from assay.base.clock import Clock, SystemClock
+from assay.base.clock import Clock
 from assay.base.code_version import code_version
-from assay.base.errors import ConfigError, TrainingError
+from assay.base.errors import ConfigError, FencedError, StoreError
 from assay.base.units import number_of
-from assay.data.loader.lane_shares import LaneShares
-from assay.elastic.environment import environment_here
 from assay.elastic.failures import distance_from_cause
 from assay.elastic.fork_server import fork_context
 from assay.elastic.nodes.connection import (
     Beats,
-    BecomeLeader,
-    Dismiss,
     Ended,
-    Follow,
-    Hello,
-    LeaderReady,
     LinkLost,
     Message,
     Notice,
     ProcessState,
+    RunEnded,
     Signal,
     Start,
     TakeStacks,
     connect_link,
     link_key,
 )
-from assay.elastic.nodes.handover import Successor, transfer_leadership
 from assay.elastic.nodes.server import (
     LEADER_FILE,
     MESSAGES_AT_ONCE,
@@ -58,8 +50,7 @@ from assay.elastic.nodes.server import (
     Peer,
     WaitingPeers,
     dismiss,
-    gather,
-    leader_address,
+    read_leader,
     stays,
 )
 from assay.elastic.processes import AttemptRanks, RankProcesses
@@ -68,18 +59,33 @@ from assay.elastic.supervisor import POLL_S
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.node_environment import NodeEnvironment
-from assay.records.processor import Processor
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
+from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
 from assay.store.objects import open_store
-from assay.training.recipe import recipe_of
+
+FIRST_PORT = 20_000
+NUM_PORTS = 12_000
+"""Below the ports that systems hand out by themselves (Linux: from 32768)."""
 
 GATHER_S = 300.0
-"""Seconds that the leader and the followers wait for each other at the start."""
+"""Seconds without a further node after which a run that asked for a fixed number of ranks begins with fewer."""
 
-JOIN_S = 60.0
-"""Seconds that a lent node waits for the leader to answer."""
+ASK_S = 5.0
+"""Seconds that the leader named in the run's folder gets to answer. A machine that lives refuses at once."""
+
+QUIET_S = 3.0
+"""If no further node has come for this long, the run begins with those that are present."""
+
+COME_OVER_S = 5.0
+"""The same, for the nodes of a leader that is gone."""
+
+LOOK_S = 2.0
+"""Seconds between looks at whether another node leads."""
+
+FIRST_LENT = 1 << 20
+"""Numbers of lent nodes, above any index."""
 
 CAUSE_S = 1.0
 """Seconds to wait for the original failure: when ranks of one node fail, their peers on other nodes soon fail
@@ -88,8 +94,8 @@ too."""
 STOP_S = 60.0
 """A follower that has not killed its ranks after this many seconds counts as lost."""
 
-BEATS_S = 1.0
-"""Seconds between the heartbeats that a follower forwards."""
+END_S = 10.0
+"""Seconds that the other nodes get to take notice of the end of the run."""
 
 STATE_S = 2.0
 """Seconds to wait for a follower to report the state of a rank's process."""
@@ -103,72 +109,126 @@ class NodeGroup:
     def __init__(
         self,
         run: Run,
+        log: CommitLog,
         *,
-        num_nodes: int,
         host: str,
-        port: int,
         ranks_per_node: int,
         clock: Clock,
-        successor: Successor | None = None,
+        node: int = 0,
+        port: int = 0,
+        bind: str = "",
+        expected: Collection[int] | None = None,
+        quiet_s: float = QUIET_S,
     ) -> None:
-        """Wait until every follower has connected.
+        """Accept nodes from now on.
 
-        Raises `ConfigError` if a follower has another processor type or another version of assay. `host`: this
-        node's address for the others. `port`: 0 picks a free port. `successor`: this node takes over from a leader
-        that left; the first attempt admits the nodes that followed that leader.
+        `host`: this node's address for the others; `bind`: the address to listen on, by default all; `port`: if it
+        is taken, another one is used. The first attempt begins once all requested ranks fit, all `expected` nodes
+        are there, or no further node has come for `quiet_s`. `expected`: None if another leader told of none.
         """
         self._run = run
-        self._node = successor.node if successor else 0
-        """Number of this node."""
-        self._is_handed_over = False
+        self._log = log
+        self._node = node
+        """Index of this node."""
         self._clock = clock
         self._context = fork_context()
-        self._host = host
         self._ranks_per_node = ranks_per_node
         self.processor = processor_here()
+        self._expected = None if expected is None else frozenset(expected)
+        self._quiet_s = quiet_s
+        self._last_arrival_s = clock.monotonic_s()
+        self._next_look_s = 0.0
+        self._attempt = log.summary().attempt
+        """The newest attempt that does not fence this node: its own, or the last one before it led."""
+        self._has_begun = False
+        self._peers: dict[int, Peer] = {}
         self._leaving: set[int] = set()
         """Nodes that were asked to stop."""
         self._drained: frozenset[int] = frozenset()
         """Nodes that the cluster drains; set by another thread."""
         self._busy: set[int] = set()
         """Nodes with ranks in the current attempt. The attempt reads their messages, so `_poll_idle` must not."""
-        self._server = successor.server if successor else NodeServer(port, link_key(Path(run.run_dir)))
-        try:
-            self._peers, others = gather(self._server, num_nodes - 1, clock, GATHER_S)
-            self._reject_unsuitable()
-        except BaseException:
-            self._server.close()
-            raise
-        others += successor.gather_peers(clock) if successor else []
-        self._last_number = max(self._node, *self._peers, *(successor.others if successor else ()), 0)
-        self._waiting_peers = WaitingPeers(self._server, partial(_refusal, self.processor, self._name), others)
-        address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
-        open_store(run.run_dir).put(LEADER_FILE, address.model_dump_json().encode())
+        self._server = NodeServer(bind, port, link_key(Path(run.run_dir)))
+        self._waiting_peers = WaitingPeers(self._server, self._refusal)
+        self._address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
+        self._announce()
 
     @property
     def _name(self) -> str:
         return f"node {self._node} ({socket.gethostname()})"
 
-    def _reject_unsuitable(self) -> None:
-        """Raise `ConfigError` if a follower would compute other bits than this node."""
-        names = {f"node {node} ({peer.host})": peer for node, peer in sorted(self._peers.items())}
-        refuse_mixed({self._name: self.processor, **{name: peer.processor for name, peer in names.items()}})
-        for name, peer in names.items():
-            _refuse_other_code(name, peer, self._name)
+    def _announce(self) -> None:
+        open_store(self._run.run_dir).put(LEADER_FILE, self._address.model_dump_json().encode())
+
+    def _refusal(self, peer: Peer) -> str | None:
+        """Return why a node cannot be admitted because it would compute other bits; None if it can."""
+        name = f"{peer.name} ({peer.host})"
+        try:
+            refuse_mixed({self._name: self.processor, name: peer.processor})
+        except ConfigError as error:
+            return str(error)
+        if is_other_code(peer.code_version, own_version := code_version()):
+            return (
+                f"{name} has assay {peer.code_version}, and {self._name} has {own_version}, which may round "
+                "differently: no two runs would agree. Install the same version on all nodes."
+            )
+        return None
+
+    def _check_leadership(self) -> None:
+        """Raise `FencedError` if another node leads: it has begun a newer attempt, or this one has begun none.
+
+        If the folder names another leader, or none, for no such reason, name this node again.
+        """
+        if (now_s := self._clock.monotonic_s()) < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
+        run_dir = Path(self._run.run_dir)
+        if (known := read_leader(run_dir)) == self._address:
+            return
+        try:
+            newest = self._log.summary().attempt
+            if newest > self._attempt:
+                raise FencedError(f"run {self._run.run_id}: another node has begun attempt {newest} and leads.")
+            if known is not None and not self._has_begun:
+                connect_link(known.host, known.port, link_key(run_dir), timeout_s=ASK_S).close()
+                raise FencedError(f"run {self._run.run_id}: the node at {known.host}:{known.port} leads.")
+        except StoreError:
+            return  # the next look tells
+        except LinkLost:
+            pass
+        self._announce()
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
         return {peer.host: peer.environment for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
-        """Return `world_size`, or fewer if the nodes have fewer slots. Dismisses leaving nodes, admits waiting ones."""
+        """Return `world_size`, or fewer if the nodes have fewer slots; 0 while more nodes are expected at once.
+
+        Dismisses leaving nodes, admits waiting ones. Raises `ConfigError` if a node was refused before the first
+        attempt, and `FencedError` if another node leads.
+        """
         self._busy.clear()
         self._poll_idle()
+        self._check_leadership()
+        self._admit()
+        if not self._has_begun and self._expected is None and self._waiting_peers.refused:
+            raise ConfigError(f"run {self._run.run_id}: {self._waiting_peers.refused[0]}")
+        room = min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
+        return 0 if room < world_size and self._is_gathering() else room
+
+    def _admit(self) -> None:
         for peer in self._waiting_peers.admit():
-            number = peer.node or self._last_number + 1
-            self._last_number = max(number, self._last_number)
+            number = peer.node
+            if number is None or number == self._node:
+                number = max(FIRST_LENT, 1 + max(self._peers, default=0))
             self.lose(number)  # a node that returns may still have its old, broken link here
             self._peers[number] = peer
-        return min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
+            self._last_arrival_s = self._clock.monotonic_s()
+
+    def _is_gathering(self) -> bool:
+        if self._has_begun or (self._expected is not None and self._expected <= self._peers.keys()):
+            return False
+        return self._clock.monotonic_s() < self._last_arrival_s + self._quiet_s
 
     def _poll_idle(self) -> None:
         """Dismiss nodes without ranks that were asked to stop, and drop those that are gone."""
@@ -193,12 +253,22 @@ class NodeGroup:
         self._drained = nodes
 
     def active_nodes(self) -> frozenset[int]:
-        """Return the numbers of the allocation's nodes that are connected. Thread-safe."""
+        """Return the indices of the nodes that take part, without lent ones. Thread-safe."""
         return frozenset({self._node, *(peer.node for peer in [*self._peers.values()] if peer.node is not None)})
 
     def leaving(self) -> list[str]:
+        """Return the names of nodes that were asked to stop. Raises `FencedError` if another node leads."""
+        self._check_leadership()
         self._leaving |= {node for node, peer in self._peers.items() if peer.node in self._drained}
-        return [f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())]
+        return self._names(self._leaving)
+
+    def staying(self) -> list[str]:
+        """Return the names of the other nodes that may lead when this one has left."""
+        may_lead = {node for node, peer in self._peers.items() if peer.node is not None and stays(peer)}
+        return self._names(may_lead - self._leaving)
+
+    def _names(self, nodes: set[int]) -> list[str]:
+        return [f"{self._peers[node].name} ({self._peers[node].host})" for node in sorted(nodes & self._peers.keys())]
 
     def hosts(self, world_size: int) -> list[str]:
         """Return the host of each rank: ranks are divided evenly over the nodes."""
@@ -213,13 +283,17 @@ class NodeGroup:
         self._busy = {node for node, ranks in shares.items() if ranks}
         sizes = tuple(len(ranks) for ranks in shares.values() if ranks)
         orders = orders.model_copy(update={"nodes": sizes})
-        rendezvous = f"tcp://{self._host}:{_free_port()}"
+        self._attempt, self._has_begun = orders.attempt.attempt, True
+        port = _free_port()
+        may_lead = tuple(sorted(self.active_nodes() - {self._node}))
         remote = [
-            _RemoteRanks(orders, rendezvous, node, self._peers[node], shares[node], self, self._clock)
+            _RemoteRanks(orders, port, may_lead, node, self._peers[node], shares[node], self, self._clock)
             for node in nodes[1:]
             if shares[node]
         ]
-        local = RankProcesses(self._context, self._run, orders, shares[self._node], rendezvous)
+        local = RankProcesses(
+            self._context, self._run, orders, shares[self._node], f"tcp://{self._address.host}:{port}"
+        )
         return _GroupRanks(local, remote, self._clock)
 
     def lose(self, node: int) -> None:
@@ -232,29 +306,33 @@ class NodeGroup:
         """Note that a node was asked to stop."""
         self._leaving.add(node)
 
-    def transfer_leadership(self) -> str | None:
-        """Make another node the leader, except those that are to stop as well; return its name, or None."""
-        self.leaving()
-        staying = {node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)}
-        outside = self._waiting_peers.admit()
-        successor = transfer_leadership(staying, outside, self._clock)
-        self._is_handed_over = successor is not None
-        for peer in [*outside, *(self._peers.values() if self._is_handed_over else ())]:
-            dismiss(peer)  # they follow the new leader now, so this link is obsolete
-        if self._is_handed_over:
-            self._peers.clear()
-        return successor
+    def end(self, exit_code: int, reason: str = "") -> None:
+        """Tell all nodes that there are no more attempts, and with which code to exit.
+
+        Waits until they have closed their links: closing this end first could lose the message.
+        """
+        self._tell(RunEnded(exit_code=exit_code, reason=reason))
+        deadline_s = self._clock.monotonic_s() + END_S
+        for peer in self._peers.values():
+            with contextlib.suppress(LinkLost):
+                while self._clock.monotonic_s() < deadline_s:
+                    peer.link.receive(POLL_S)
 
     def close(self) -> None:
-        """Tell the followers that the run is finished, unless another node leads them."""
-        if not self._is_handed_over:
-            (Path(self._run.run_dir) / LEADER_FILE).unlink(missing_ok=True)
+        """Accept no more nodes, and tell those that are left that this node leads no longer."""
+        run_dir = Path(self._run.run_dir)
+        if read_leader(run_dir) == self._address:
+            (run_dir / LEADER_FILE).unlink(missing_ok=True)
         self._server.close()
-        for peer in self._waiting_peers.admit():
-            dismiss(peer)
+        self._tell(Notice(type="leave"))
+        for peer in self._peers.values():
+            peer.link.close()
+
+    def _tell(self, message: Message) -> None:
+        self._admit()
         for node, peer in list(self._peers.items()):
             try:
-                peer.link.send(Notice(type="finished"))
+                peer.link.send(message)
             except LinkLost:
                 self.lose(node)
 
@@ -276,7 +354,8 @@ class _RemoteRanks:
     def __init__(
         self,
         orders: Orders,
-        rendezvous: str,
+        rendezvous_port: int,
+        may_lead: tuple[int, ...],
         node: int,
         peer: Peer,
         ranks: range,
@@ -287,6 +366,7 @@ class _RemoteRanks:
         self._attempt = orders.attempt
         self._clock = clock
         self._node = node
+        self._name = peer.name
         self._link = peer.link
         self.host = peer.host
         self.beats = [_NO_BEAT] * len(ranks)
@@ -296,7 +376,15 @@ class _RemoteRanks:
         self.ranks = ranks
         self.ended: AttemptEnd | None = None
         self.is_stopped = False
-        self.send(Start(orders=orders, first_rank=ranks.start, num_ranks=len(ranks), rendezvous=rendezvous))
+        self.send(
+            Start(
+                orders=orders,
+                first_rank=ranks.start,
+                num_ranks=len(ranks),
+                rendezvous_port=rendezvous_port,
+                nodes=may_lead,
+            )
+        )
 
     def send(self, message: Message) -> None:
         if not self.is_stopped:
@@ -364,7 +452,7 @@ class _RemoteRanks:
                 rank=first if first == last else None,
                 host=self.host,
                 signature="lost node",
-                text=f"node {self._node} was lost with {named}: the link to its supervisor broke ({error})",
+                text=f"{self._name} was lost with {named}: the link to its supervisor broke ({error})",
             )
             self.ended = AttemptEnd("killed", 0, failure=failure)
 
@@ -416,7 +504,7 @@ class _GroupRanks:
         return alive + sum(ranks.ended.num_alive if ranks.ended else len(ranks.ranks) for ranks in self._remote)
 
     def beats(self) -> list[Beat]:
-        """Return the heartbeats of all ranks; those of other nodes are up to `BEATS_S` old."""
+        """Return the heartbeats of all ranks; those of other nodes are up to a second old."""
         return self._local.beats() + [beat for ranks in self._remote for beat in ranks.beats]
 
     def hosts(self) -> list[str]:
@@ -449,205 +537,6 @@ class _GroupRanks:
         self._local.stop()
         for ranks in self._remote:
             ranks.stop()
-
-
-class Follower:
-    """The supervisor of a node that does not lead: starts the ranks that the leader assigns to it."""
-
-    def __init__(
-        self, run: Run, *, node: int | None, host: str, port: int, clock: Clock, timeout_s: float = GATHER_S
-    ) -> None:
-        """Connect to the leader at `host`. `node`: this node's number in the allocation; None if it is lent."""
-        self._run = run
-        self._node = node
-        self._successor: Successor | None = None
-        """Set once this node was asked to lead."""
-        self._leader_host = host.lower()
-        self._clock = clock
-        self._next_beats_s = 0.0
-        self._reported_devices: tuple[RankDevice, ...] = ()
-        self._context = fork_context()
-        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=timeout_s)
-        self._ranks: RankProcesses | None = None
-        self._has_ended = False
-        self.stop_requested = False
-        """Whether SIGTERM has arrived."""
-        self._has_announced = False
-
-    def follow(self, waits: Callable[[], None] = lambda: None) -> Successor | None:
-        """Follow the leader until the run is over or this node is dismissed; return None then.
-
-        Returns a `Successor` if this node becomes the leader; SIGTERM stays blocked until its supervisor runs.
-        `waits` is called once the leader has been told of this node. Raises `TrainingError` if the link to the
-        leader breaks and `ConfigError` if the leader rejects this node.
-        """
-        signal.signal(signal.SIGTERM, self._request_stop)
-        try:
-            self._introduce()
-            waits()
-            while not _ends(message := self._next_message()):
-                if isinstance(message, Follow) and self._successor is not None:
-                    return self._successor
-                self._obey(message)
-            if not isinstance(message, Dismiss):
-                self._wait_for_leader()
-            elif message.refused:
-                raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
-            return None
-        except LinkLost as error:
-            here = "this node" if self._node is None else f"node {self._node}"
-            raise TrainingError(
-                f"run {self._run.run_id}, {here}: the link to the leading supervisor broke ({error}), so the "
-                "ranks of this node were stopped. All commits are intact: the next attempt resumes from the last one."
-            ) from error
-        finally:
-            self._stop_ranks()
-            self._link.close()
-
-    def _introduce(self) -> None:
-        self._link.send(
-            Hello(
-                node=self._node,
-                host=socket.gethostname(),
-                processor=processor_here(),
-                code_version=code_version(),
-                environment=environment_here(),
-            )
-        )
-
-    def _next_message(self) -> Message:
-        while True:
-            self._announce_departure()
-            is_busy = self._ranks is not None and not self._has_ended
-            if (message := self._link.receive(0.0 if is_busy else POLL_S)) is not None:
-                return message
-            if is_busy:
-                self._watch_ranks()
-
-    def _announce_departure(self) -> None:
-        """Send `Leave` after SIGTERM. The signal handler must not: it may interrupt another message."""
-        if self.stop_requested and not self._has_announced:
-            self._has_announced = True
-            self._link.send(Notice(type="leave"))
-
-    def _watch_ranks(self) -> None:
-        assert self._ranks is not None
-        self._ranks.wait_for_news(POLL_S)
-        now_s, devices = self._clock.monotonic_s(), tuple(self._ranks.devices())
-        # Send new devices at once, so that the leader knows the device of a rank that dies early.
-        if now_s >= self._next_beats_s or devices != self._reported_devices:
-            self._next_beats_s, self._reported_devices = now_s + BEATS_S, devices
-            beats = tuple(beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats())
-            self._link.send(Beats(beats=beats, devices=devices))
-        if (end := self._ranks.end()) is not None:
-            self._has_ended = True
-            self._announce_departure()  # first, so that the leader knows why the ranks ended
-            self._link.send(Ended(end=end))
-
-    def _obey(self, message: Message) -> None:
-        if isinstance(message, Start):
-            self._start(message)
-        elif isinstance(message, Signal):
-            if self._ranks is not None:
-                self._ranks.signal(message.number)
-        elif isinstance(message, TakeStacks):
-            state = self._ranks.take_stacks(message.rank) if self._ranks else ""
-            self._link.send(ProcessState(state=state))
-        elif message.type == "stop":
-            self._stop_ranks()
-            self._link.send(Notice(type="stopped"))
-        elif isinstance(message, BecomeLeader):
-            self._become_leader(message)
-        elif isinstance(message, Follow):
-            self._follow_another(message)
-
-    def _become_leader(self, message: BecomeLeader) -> None:
-        if self._node is None:
-            raise LinkLost("it asked a lent node to lead")
-        # Before the server starts its threads, which inherit the mask: SIGTERM must reach the new supervisor.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        if self.stop_requested:
-            self._announce_departure()
-            return
-        server = NodeServer(0, link_key(Path(self._run.run_dir)))
-        self._successor = Successor(self._node, message.host, server, message.others, message.num_lent)
-        self._link.send(LeaderReady(port=server.port))
-
-    def _follow_another(self, message: Follow) -> None:
-        self._link.close()
-        self._has_announced = False
-        self._leader_host = message.host.lower()
-        key = link_key(Path(self._run.run_dir))
-        self._link = connect_link(message.host, message.port, key, self._clock, timeout_s=GATHER_S)
-        self._introduce()
-
-    def _start(self, message: Start) -> None:
-        ranks = range(message.first_rank, message.first_rank + message.num_ranks)
-        attempt, meets_at = message.orders.attempt, urlsplit(message.rendezvous)
-        LaneShares(
-            recipe_of(self._run).loader.lanes, attempt.world_size
-        )  # raises `ConfigError` for more ranks than lanes
-        is_ours = attempt.run_id == self._run.run_id and ranks.stop <= attempt.world_size
-        is_ours &= sum(message.orders.nodes or (attempt.world_size,)) == attempt.world_size
-        if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._leader_host):
-            raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}' with rendezvous {message.rendezvous}")
-        self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
-        self._has_ended, self._reported_devices = False, ()
-        if self.stop_requested:
-            self._ranks.signal(signal.SIGTERM)
-
-    def _stop_ranks(self) -> None:
-        if self._ranks is not None:
-            self._ranks.stop()
-            self._ranks = None
-
-    def _wait_for_leader(self) -> None:
-        """Stay until the leader exits: a scheduler may end a job soon after its first task exits."""
-        try:
-            while True:
-                self._link.receive(POLL_S)
-        except LinkLost:
-            return
-
-    def _request_stop(self, *_: object) -> None:
-        self.stop_requested = True
-        if self._ranks is not None:
-            self._ranks.signal(signal.SIGTERM)
-
-
-def _ends(message: Message) -> bool:
-    """Return whether the follower may exit: the run is over, or the leader dismisses it."""
-    return message.type in ("finished", "dismiss")
-
-
-def join_leader(run: Run, waits: Callable[[], None]) -> bool:
-    """Lend this machine to a run that another machine leads; return whether SIGTERM ended it.
-
-    Returns when the run is over or this process is asked to stop. `waits` is called once the leader knows of it.
-    """
-    leader = leader_address(Path(run.run_dir))
-    node = Follower(run, node=None, host=leader.host, port=leader.port, clock=SystemClock(), timeout_s=JOIN_S)
-    node.follow(waits)
-    return node.stop_requested
-
-
-def _refusal(kind: Processor, leader: str, peer: Peer) -> str | None:
-    """Return why the leader, by processor and name, cannot admit a node; None if it can."""
-    name = f"this node ({peer.host})"
-    try:
-        refuse_mixed({leader: kind, name: peer.processor})
-        _refuse_other_code(name, peer, leader)
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-def _refuse_other_code(name: str, peer: Peer, leader: str) -> None:
-    if is_other_code(peer.code_version, own_version := code_version()):
-        raise ConfigError(
-            f"{name} has assay {peer.code_version}, and {leader} has {own_version}, which may round differently: no "
-            "two runs would agree. Install the same version on all nodes."
-        )
 
 
 def is_other_code(peer_version: str, own_version: str) -> bool:

@@ -1,8 +1,9 @@
-"""The leader's server: it accepts the nodes of the allocation at the start, and lent nodes at any time.
+"""The leader's server: it accepts nodes at any time, and shows them that the leader lives.
 
-    'assay train' on a node of the allocation --+                +--> gathered: the run begins when all are there
-                                                +-- NodeServer --+
-    'assay train join' on any machine, at any time ---+                +--> waits until the next attempt admits it
+    'assay train --on nodes' ------------------+
+                                               +-- NodeServer --> waits until the next attempt admits it
+    'assay train join' on any other machine ---+        |
+                                                        +-- `alive` to each of them about once a second
 
 The server listens as long as the run is led; its address is in the run's folder, which all nodes see. A client
 that does not know the key, or sends nothing, blocks nobody: each connection is greeted in its own thread.
@@ -13,15 +14,15 @@ import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from assay.base.clock import Clock
-from assay.base.errors import ConfigError, TrainingError
-from assay.elastic.nodes.connection import Dismiss, Hello, Link, LinkLost, accept_link
+from assay.base.errors import ConfigError
+from assay.elastic.nodes.connection import Dismiss, Hello, Link, LinkLost, Port, accept_link
 from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 
@@ -30,6 +31,9 @@ LEADER_FILE = "lead.json"
 
 ACCEPT_S = 0.1
 """Seconds between checks whether the server was closed."""
+
+ALIVE_S = 1.0
+"""Seconds between two signs of life to each node."""
 
 MESSAGES_AT_ONCE = 1000
 """Messages handled per poll; more than a correct node sends in between."""
@@ -47,7 +51,11 @@ class Peer(NamedTuple):
     code_version: str
     environment: NodeEnvironment
     node: int | None = None
-    """Its number in the allocation; None if it is lent."""
+    """Its index; None if it is lent."""
+
+    @property
+    def name(self) -> str:
+        return "a lent node" if self.node is None else f"node {self.node}"
 
 
 class LeaderAddress(BaseModel):
@@ -56,7 +64,7 @@ class LeaderAddress(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
-    port: PositiveInt
+    port: Port
     ranks_per_node: PositiveInt
     """Maximum ranks of one node."""
 
@@ -64,10 +72,13 @@ class LeaderAddress(BaseModel):
 class NodeServer:
     """Accepts connections and authenticates nodes in background threads."""
 
-    def __init__(self, port: int, key: bytes) -> None:
-        """`port`: 0 picks a free port."""
-        self._listener = _listen(port)
+    def __init__(self, host: str, port: int, key: bytes) -> None:
+        """Listen on `port`, or on a free port if it is taken; on `host`, if that is an address of this machine."""
+        self._listener = _listen(host, port)
         self._key = key
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._links_lock = threading.Lock()
+        self._next_alive_s = 0.0
         self._arrivals: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._is_open = True
         self._accept_thread = threading.Thread(target=self._accept_loop, name="node-server", daemon=True)
@@ -95,6 +106,7 @@ class NodeServer:
     def _accept_loop(self) -> None:
         self._listener.settimeout(ACCEPT_S)
         while self._is_open:
+            self._show_life()
             try:
                 accepted, _ = self._listener.accept()
             except TimeoutError:
@@ -104,44 +116,41 @@ class NodeServer:
                 continue
             threading.Thread(target=self._greet, args=(accepted,), daemon=True).start()
 
+    def _show_life(self) -> None:
+        if (now_s := time.monotonic()) < self._next_alive_s:
+            return
+        self._next_alive_s = now_s + ALIVE_S
+        with self._links_lock:
+            links = list(self._links)
+        for link in links:
+            try:
+                link.send_alive()
+            except LinkLost:  # its reader notices as well
+                with self._links_lock:
+                    self._links.discard(link)
+
     def _greet(self, accepted: socket.socket) -> None:
         link = accept_link(accepted, self._key)
         hello = link.first(INTRODUCTION_S) if link else None
         if link is not None and isinstance(hello, Hello):
+            with self._links_lock:
+                self._links.add(link)
             about = (hello.host, hello.processor, hello.code_version, hello.environment, hello.node)
             self._arrivals.put(Peer(link, *about))
         elif link is not None:
             link.close()
 
 
-def gather(
-    server: NodeServer, num_followers: int, clock: Clock, timeout_s: float
-) -> tuple[dict[int, Peer], list[Peer]]:
-    """Wait until every follower has connected; return them by number, and the other nodes that have connected."""
-    peers: dict[int, Peer] = {}
-    others: list[Peer] = []
-    deadline_s = clock.monotonic_s() + timeout_s
-    while len(peers) < num_followers:
-        peer = server.next_peer(ACCEPT_S)
-        if peer is not None and peer.node is not None and peer.node <= num_followers:
-            peers[peer.node] = peer
-        elif peer is not None:
-            others.append(peer)
-        elif clock.monotonic_s() > deadline_s:
-            _refuse(set(range(1, num_followers + 1)) - set(peers), timeout_s)
-    return peers, others
-
-
 class WaitingPeers:
     """Nodes that have connected and wait for the next attempt."""
 
-    def __init__(self, server: NodeServer, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
+    def __init__(self, server: NodeServer, refusal: Callable[[Peer], str | None]) -> None:
         """`refusal` returns why a node cannot be admitted; None if it can."""
         self._server = server
         self._refusal = refusal
         self._waiting: list[Peer] = []
-        for peer in first:
-            self._screen(peer)
+        self.refused: list[str] = []
+        """Why nodes were refused, apart from lent ones."""
 
     def waiting(self) -> list[Peer]:
         """Return the nodes that can be admitted now, without those that are gone or were asked to stop."""
@@ -160,6 +169,8 @@ class WaitingPeers:
             self._waiting.append(peer)
         else:
             dismiss(peer, refused=refused)
+            if peer.node is not None:
+                self.refused.append(refused)
 
 
 def dismiss(peer: Peer, *, refused: str = "") -> None:
@@ -184,30 +195,27 @@ def stays(peer: Peer) -> bool:
     return True
 
 
-def leader_address(run_dir: Path) -> LeaderAddress:
-    """Return the address where a run accepts nodes; raises `ConfigError` if it accepts none."""
+def read_leader(run_dir: Path) -> LeaderAddress | None:
+    """Return the address where a run accepts nodes; None if none is known."""
     try:
         return LeaderAddress.model_validate_json((run_dir / LEADER_FILE).read_bytes())
-    except (OSError, ValidationError) as error:
+    except (OSError, ValidationError):
+        return None
+
+
+def leader_address(run_dir: Path) -> LeaderAddress:
+    """Return the address where a run accepts nodes; raises `ConfigError` if it accepts none."""
+    if (address := read_leader(run_dir)) is None:
         raise ConfigError(
             f"run '{run_dir.name}' accepts no nodes now: its folder has no {LEADER_FILE}, which exists only while a "
-            "supervisor leads the run on several nodes (--on slurm --nodes 2, or --on allocation)."
-        ) from error
+            "supervisor leads the run on several nodes (--on slurm --nodes 2, or --on nodes)."
+        )
+    return address
 
 
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server(("", port))
-    except OSError as error:
-        raise TrainingError(
-            f"port {port} of node 0, where the other nodes' supervisors connect: {error}. Set another port for all "
-            "nodes with ASSAY_LINK_PORT."
-        ) from error
-
-
-def _refuse(missing: set[int], timeout_s: float) -> NoReturn:
-    names = ", ".join(map(str, sorted(missing)))
-    raise TrainingError(
-        f"node {names} did not connect within {timeout_s:.0f} s. Read its part of the job's log: its supervisor "
-        "must start there, see the run's folder, and reach node 0."
-    )
+def _listen(host: str, port: int) -> socket.socket:
+    """A host that is not an address of this machine (a load balancer's, say) leads here somehow: accept all."""
+    for address in [(host, port), (host, 0), ("", port)]:
+        with contextlib.suppress(OSError):
+            return socket.create_server(address)
+    return socket.create_server(("", 0))

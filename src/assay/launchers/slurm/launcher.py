@@ -1,6 +1,6 @@
 """Starts a run as a Slurm job: writes a readable script and submits it with sbatch.
 
-    sbatch job.sh --> srun, one task per node --> 'assay train --resume RUN --on allocation' on each
+    sbatch job.sh --> srun, one task per node --> 'assay train --resume RUN --on nodes' on each
                                                      | SIGTERM: preempted, or the time limit is near
     queued again <-- scontrol requeue <-- code 75 <--+ commit, exit
 
@@ -19,17 +19,17 @@ from pydantic import PositiveInt, field_validator
 
 from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
-from assay.elastic.nodes.connection import link_key
+from assay.elastic.nodes.connection import STOPPED_EARLY, link_key
 from assay.launchers.guards import hosts_left_out
-from assay.launchers.launcher import LaunchState, SchedulerConfig, resume_command
+from assay.launchers.launcher import LaunchState, SchedulerConfig, assay_program, resume_command
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.launches import save_launch, saved_launches
 from assay.training.recipe import recipe_of
 
-STOPPED_EARLY = 75
-"""Exit code of a supervisor on an allocation that committed and exited before the end (EX_TEMPFAIL)."""
+WAIT_FOR_NODES_S = 300
+"""Seconds that a job waits for its nodes before it goes back into the queue, because Slurm replaces no lost node."""
 TERMINATED = 128 + 15
 """srun's exit code if SIGTERM arrived before the supervisor handled it: no attempt has begun."""
 
@@ -80,16 +80,17 @@ class SlurmConfig(SchedulerConfig):
         return [f"--signal=TERM@{self.grace_s}", requeue, "--open-mode=append"]
 
 
-def check(config: SlurmConfig, *, world_size: int) -> None:
+def check(config: SlurmConfig, *, world_size: int) -> Sequence[str]:
     """Raise `ConfigError` if a node would have no rank."""
     config.check_world_size(world_size)
+    return ()
 
 
 def job_text(home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
     """Return the job script; `options` are further options of `assay train`."""
     config.check_world_size(world_size)
     threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
-    node_options = ("--on", "allocation", "--workers-per-node", str(per_node))
+    node_options = ("--on", "nodes", "--workers-per-node", str(per_node), "--wait-for-nodes", str(WAIT_FOR_NODES_S))
     command = resume_command(run, world_size=world_size, options=(*node_options, *options))
     guarded = hosts_left_out(home, run, world_size=world_size)
     directives = [
@@ -109,6 +110,7 @@ def job_text(home: Home, run: Run, config: SlurmConfig, *, world_size: int, opti
         # Without the ledger's URL, which may hold a password: sbatch passes the environment on.
         home=shell_line(str(home.folder.resolve())),
         command=shell_line(*command),
+        audit=shell_line(assay_program(), "runs", "audit", run.run_id, "--quick"),
         ending=REQUEUE if config.requeue else "",
     )
 
@@ -125,12 +127,15 @@ _SCRIPT = """\
 
 export ASSAY_HOME={home}
 
-# One supervisor per node starts the ranks of its node; the first node's leads.
-# A node that is asked to leave exits before the others: they keep running (--wait=0), also when the job releases
+# One supervisor per node starts the ranks of its node, and one of them leads.
+# If a node leaves or is lost, the others keep running (--kill-on-bad-exit=0 --wait=0), also when the job releases
 # the node (--no-kill).
-srun --kill-on-bad-exit=1 --wait=0 --no-kill --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
+srun --kill-on-bad-exit=0 --wait=0 --no-kill --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
+  bash -c 'exec "$@" --node "$SLURM_PROCID" --lead "$SLURM_LAUNCH_NODE_IPADDR"' node \\
   {command}
 code=$?
+# srun returns the highest code of all nodes, some of which may have left or been lost before others finished the run.
+if [ $code -ne 0 ] && {audit}; then exit 0; fi
 {ending}
 exit $code
 """
@@ -192,6 +197,11 @@ def state(launch: Launch) -> LaunchState:
     if not states:
         return "ended"
     return "running" if states[0] in _ACTIVE else "queued"
+
+
+def follow_command(launch: Launch) -> str:
+    """Return the command that shows the job's log."""
+    return f"tail -F {launch.log}"
 
 
 def pending_reason(launch: Launch) -> str:

@@ -47,7 +47,7 @@ def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
         run_id=run.run_id,
         directives=directives_text(directives, config),
         home=shell_line(str(home.folder.resolve())),
-        command=shell_line(assay_program(), "train", "join", run.run_id, "--lent"),
+        command=shell_line(assay_program(), "train", "join", run.run_id),
         ending=REQUEUE if config.requeue else "",
     )
 

@@ -1,10 +1,9 @@
-import signal
 import socket
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,32 +13,34 @@ from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
-from assay.base.errors import AssayError, ConfigError, DataError, TrainingError
+from assay.base.errors import AssayError, ConfigError, DataError, FencedError, TrainingError
 from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
+from assay.elastic.nodes import follower as follower_module
 from assay.elastic.nodes import group as nodes_module
 from assay.elastic.nodes.connection import (
-    BecomeLeader,
     Dismiss,
     Ended,
-    Follow,
     Hello,
-    LeaderReady,
     Link,
     LinkLost,
     Notice,
+    RunEnded,
     Start,
     accept_link,
     connect_link,
     link_key,
 )
-from assay.elastic.nodes.group import Follower, NodeGroup, is_other_code, share_out
-from assay.elastic.nodes.server import LEADER_FILE, NodeServer, Peer, gather, leader_address
+from assay.elastic.nodes.follower import Departure, Follower
+from assay.elastic.nodes.group import NodeGroup, is_other_code, share_out
+from assay.elastic.nodes.server import LEADER_FILE, LeaderAddress, NodeServer, Peer, leader_address, read_leader
 from assay.elastic.processor import processor_here
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.records.suspect import Suspect, WrongArithmeticError
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
 from machine import MACHINE
 
 KEY = b"secret"
@@ -58,9 +59,13 @@ def in_thread(function, *arguments) -> threading.Thread:
     return thread
 
 
-def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(NodeServer(port, KEY)) as server:
-        return gather(server, num_followers, CLOCK, timeout_s)[0]
+@contextmanager
+def arrivals(server: NodeServer, count: int) -> Iterator[list[Peer]]:
+    found: list[Peer] = []
+    until(lambda: found.extend(filter(None, [server.next_peer()])) or len(found) == count)
+    yield found
+    for peer in found:
+        peer.link.close()
 
 
 @given(st.integers(0, 64), st.integers(1, 17))
@@ -73,49 +78,81 @@ def test_every_rank_is_on_one_node_in_order_and_no_node_has_two_more_than_anothe
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(port: int) -> None:
-    found: dict = {}
-    leader = in_thread(lambda: found.update(gathered(2, port, 20.0)))
-    links = []
-
-    def come(node: int) -> None:
-        links.append(connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0))
-        here = {"processor": processor_here({}), "environment": environment_here({})}
-        links[-1].send(Hello(node=node, host="there", code_version="v", **here))
-
-    in_thread(come, 1).join()
-    with socket.create_connection(("127.0.0.1", port)):  # says nothing
-        with pytest.raises(TrainingError, match=r"digest|did not answer"):
-            connect_link("127.0.0.1", port, b"guess", CLOCK, timeout_s=0.1)
-        in_thread(come, 2).join()
-        leader.join(20)
-    assert set(found) == {1, 2}
+def test_the_lead_takes_in_those_who_know_the_key_though_strangers_come_first(port: int) -> None:
+    with closing(NodeServer("", port, KEY)) as server:
+        links = [connect_link("127.0.0.1", port, KEY, timeout_s=20.0)]
+        with socket.create_connection(("127.0.0.1", port)):  # says nothing
+            with pytest.raises(LinkLost):
+                connect_link("127.0.0.1", port, b"guess", timeout_s=0.5)
+            links.append(connect_link("127.0.0.1", port, KEY, timeout_s=20.0))
+            for node, link in enumerate(links):
+                here = {"processor": processor_here({}), "environment": environment_here({})}
+                link.send(Hello(node=node, host="there", code_version="v", **here))
+            with arrivals(server, 2) as found:
+                assert {peer.node for peer in found} == {0, 1}
 
 
-def test_a_node_that_does_not_come_is_named(port: int) -> None:
-    with pytest.raises(TrainingError, match=r"node 1, 2 did not connect within 0 s"):
-        gathered(2, port, 0.3)
-
-
-def test_a_port_that_is_taken_is_one_clear_error() -> None:
+def test_a_lead_whose_port_is_taken_listens_on_another_one() -> None:
     with socket.create_server(("", 0)) as acquired:
         number = acquired.getsockname()[1]
-        with pytest.raises(TrainingError, match=rf"port {number}.*ASSAY_LINK_PORT"):
-            gathered(1, number, 1.0)
+        with closing(NodeServer("", number, KEY)) as server:
+            assert server.port != number
+            connect_link("127.0.0.1", server.port, KEY, timeout_s=20.0).close()
+
+
+def test_a_lead_listens_on_its_own_address_only_and_on_all_if_that_is_none_of_this_machine(port: int) -> None:
+    with closing(NodeServer("127.0.1.3", port, KEY)):
+        connect_link("127.0.1.3", port, KEY, timeout_s=20.0).close()
+        with pytest.raises(LinkLost, match="refused"):
+            connect_link("127.0.0.1", port, KEY, timeout_s=20.0)
+    with closing(NodeServer("192.0.2.1", port, KEY)):
+        connect_link("127.0.0.1", port, KEY, timeout_s=20.0).close()
+
+
+@pytest.mark.parametrize("banner", [b"", b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n", b"x" * 500])
+def test_another_process_on_the_port_of_a_lead_costs_a_short_time(port: int, banner: bytes) -> None:
+    def speak() -> None:
+        accepted, _ = foreign.accept()
+        with accepted:
+            accepted.sendall(banner)
+            is_over.wait(10)
+
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", port)) as foreign:
+        thread = in_thread(speak)
+        began_s = time.monotonic()
+        with pytest.raises(LinkLost):
+            connect_link("127.0.0.1", port, KEY, timeout_s=0.4)
+        assert time.monotonic() - began_s < 1.5
+        is_over.set()
+        thread.join(10)
+
+
+def test_a_lead_shows_that_it_lives(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.elastic.nodes.server.ALIVE_S", 0.05)
+    with closing(NodeServer("", port, KEY)) as server:
+        link = connect_link("127.0.0.1", port, KEY, timeout_s=20.0)
+        here = {"processor": processor_here({}), "environment": environment_here({})}
+        link.send(Hello(node=1, host="there", code_version="v", **here))
+        with arrivals(server, 1) as [peer]:
+            for _ in range(3):
+                assert link.receive(5.0) == Notice(type="alive")
+                peer.link.send(Notice(type="stop"))  # its own messages keep their order
+                until(lambda: link.receive(0.1) == Notice(type="stop"))
 
 
 def test_messages_arrive_in_order_and_the_end_of_a_link_is_noticed(port: int) -> None:
     ends = []
     with socket.create_server(("127.0.0.1", port)) as server:
         thread = in_thread(lambda: ends.append(accept_link(server.accept()[0], KEY)))
-        ours = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
+        ours = connect_link("127.0.0.1", port, KEY, timeout_s=20.0)
         thread.join()
     ours.send(Notice(type="stop"))
-    ours.send(Notice(type="finished"))
+    ours.send(Notice(type="leave"))
     assert ours.receive(0.0) is None
     ours.close()
     (expected,) = ends
-    assert [expected.receive(1.0), expected.receive(1.0)] == [Notice(type="stop"), Notice(type="finished")]
+    assert [expected.receive(1.0), expected.receive(1.0)] == [Notice(type="stop"), Notice(type="leave")]
     with pytest.raises(LinkLost):
         expected.receive(1.0)
 
@@ -165,7 +202,7 @@ class Coming:
         self.links: list[Link] = []
 
     def comes(self, node: int | None, host: str, version: str = "") -> Link:
-        link = connect_link("127.0.0.1", self._port, link_key(Path(self._run.run_dir)), CLOCK, timeout_s=20.0)
+        link = connect_link("127.0.0.1", self._port, link_key(Path(self._run.run_dir)), timeout_s=20.0)
         code = version or code_version()
         here = {"processor": processor_here(), "environment": environment_here({})}
         link.send(Hello(node=node, host=host, code_version=code, **here))
@@ -184,14 +221,28 @@ def coming(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Com
         link.close()
 
 
+def led_by(run: Run, port: int, *, quiet_s: float = 0.0, **options) -> NodeGroup:
+    log = CommitLog(open_store(run.store_url))
+    return NodeGroup(run, log, host="127.0.0.1", port=port, ranks_per_node=2, clock=CLOCK, quiet_s=quiet_s, **options)
+
+
+def next_message(link: Link, timeout_s: float = 5.0):
+    """The next one apart from signs of life; None if there is none in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while (left_s := deadline_s - time.monotonic()) > 0 or timeout_s == 0.0:
+        message = link.receive(max(0.0, left_s))
+        if message is None or message != Notice(type="alive"):
+            return message
+    return None
+
+
 @pytest.fixture
 def led(run: Run, port: int, coming: Coming) -> Iterator[tuple[NodeGroup, Link]]:
     """The lead of two nodes with room for two ranks each, and the other one's end of the link."""
-    links: list[Link] = []
-    thread = in_thread(lambda: links.append(coming.comes(1, "b")))
-    group = NodeGroup(run, num_nodes=2, host="127.0.0.1", port=port, ranks_per_node=2, clock=CLOCK)
-    thread.join()
-    yield group, links[0]
+    group = led_by(run, port)
+    link = coming.comes(1, "b")
+    until(lambda: group.fitting(8) == 4)
+    yield group, link
     group.close()
 
 
@@ -212,9 +263,9 @@ def test_a_node_that_was_asked_to_stop_is_let_go_when_the_attempt_is_over(led) -
     link.send(Notice(type="leave"))
     time.sleep(0.1)
     assert group.fitting(4) == 2 and group.leaving() == []
-    assert link.receive(1.0) == Dismiss()
+    assert next_message(link) == Dismiss()
     with pytest.raises(LinkLost):
-        link.receive(1.0)
+        next_message(link)
 
 
 def test_a_node_for_which_there_are_no_ranks_is_let_go_at_once(led, coming: Coming) -> None:
@@ -227,7 +278,7 @@ def test_a_node_for_which_there_are_no_ranks_is_let_go_at_once(led, coming: Comi
     lent.send(Notice(type="leave"))
     link.send(Notice(type="leave"))
     until(lambda: group.room(8) == 4)
-    assert lent.receive(1.0) == Dismiss() and link.receive(0.0) is None
+    assert next_message(lent) == Dismiss() and next_message(link, 0.0) is None
 
 
 def test_a_node_that_the_cluster_wants_back_leaves_and_one_that_is_lent_is_none_of_its_nodes(
@@ -242,7 +293,7 @@ def test_a_node_that_the_cluster_wants_back_leaves_and_one_that_is_lent_is_none_
     group.mark_drained(frozenset({1, 2}))
     assert group.leaving() == ["node 1 (b)"]
     assert group.fitting(8) == 4 and group.active_nodes() == {0}
-    assert link.receive(1.0) == Dismiss()
+    assert next_message(link) == Dismiss()
 
 
 def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led, coming: Coming) -> None:
@@ -252,7 +303,7 @@ def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led
     leaves.send(Notice(type="leave"))
     breaks.close()
     until(lambda: group.room(8) == 4)
-    assert leaves.receive(1.0) == Dismiss()
+    assert next_message(leaves) == Dismiss()
     assert group.fitting(8) == 4
 
 
@@ -262,71 +313,123 @@ def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None
     until(lambda: group.room(8) == 4 and len(group._waiting_peers.waiting()) == 1)
     assert group.fitting(8) == 4
     with pytest.raises(LinkLost):
-        first.receive(1.0)
-    assert again.receive(0.0) is None
+        next_message(first)
+    assert next_message(again, 0.0) is None
 
 
 def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Coming) -> None:
     group, _ = led
     link = coming.comes(None, "c", version="0.0.1")
     output: list = []
-    until(lambda: group.room(8) == 4 and (output.append(link.receive(0.0)) or output[-1] is not None))
+    until(lambda: group.room(8) == 4 and (output.append(next_message(link, 0.0)) or output[-1] is not None))
     assert isinstance(output[-1], Dismiss)
-    assert "this node (c) has assay 0.0.1, and node 0 (lead) has" in output[-1].refused
+    assert "a lent node (c) has assay 0.0.1, and node 0 (lead) has" in output[-1].refused
     assert group.fitting(8) == 4
 
 
-@pytest.fixture
-def led_three(run: Run, port: int, coming: Coming) -> Iterator[tuple[NodeGroup, list[Link]]]:
-    """The lead of three nodes, to which a fourth is lent, and the others' ends of the links."""
-    links: list[Link] = []
-    thread = in_thread(lambda: links.extend(coming.comes(node, host) for node, host in ((1, "b"), (2, "c"))))
-    group = NodeGroup(run, num_nodes=3, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
-    thread.join()
-    links.append(coming.comes(None, "d"))
+def test_a_lead_that_leaves_says_so_and_who_stays_may_lead_apart_from_lent_nodes(
+    run: Run, port: int, coming: Coming
+) -> None:
+    group = led_by(run, port, node=1)
+    links = [coming.comes(node, host) for node, host in ((0, "b"), (2, "c"), (3, "d"), (None, "e"))]
+    until(lambda: group.fitting(99) == 10)
+    links[1].send(Notice(type="leave"))
+    links[2].close()
+    until(lambda: group.staying() == ["node 0 (b)"])
+    group.close()
+    assert [next_message(links[index]) for index in (0, 3)] == [Notice(type="leave")] * 2
+    assert read_leader(Path(run.run_dir)) is None
+
+
+def test_all_nodes_are_told_with_which_code_the_run_ends_and_the_lead_waits_until_they_know(
+    led, coming: Coming
+) -> None:
+    group, link = led
+    waits = coming.comes(None, "c")
+    until(lambda: group.room(8) == 6)
+    thread = in_thread(group.end, 2, "it has other rows")
+    for item in (link, waits):
+        assert next_message(item) == RunEnded(exit_code=2, reason="it has other rows")
+        assert thread.is_alive()
+        item.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_run_begins_with_fewer_ranks_only_once_no_further_node_has_come_for_a_while(
+    run: Run, port: int, coming: Coming
+) -> None:
+    group = led_by(run, port, quiet_s=0.5)
+    assert group.fitting(8) == 0
+    coming.comes(1, "b")
     until(lambda: group.room(8) == 4)
-    yield group, links
+    arrived_s = time.monotonic()
+    assert group.fitting(8) == 0 and group.fitting(4) == 4, "all that was asked for fits"
+    until(lambda: group.fitting(8) == 4)
+    assert time.monotonic() - arrived_s >= 0.45
     group.close()
 
 
-def handing_over(group: NodeGroup) -> tuple[threading.Thread, list[str | None]]:
-    names: list[str | None] = []
-    return in_thread(lambda: names.append(group.transfer_leadership())), names
-
-
-def test_a_lead_that_leaves_has_the_next_node_lead_and_the_others_follow_it(led_three, run) -> None:
-    group, (first, second, lent) = led_three
-    thread, names = handing_over(group)
-    assert first.receive(5.0) == BecomeLeader(host="127.0.0.1", others=(2,), num_lent=1)
-    first.send(LeaderReady(port=1234))
-    for link in (first, second, lent):
-        assert link.receive(5.0) == Follow(host="127.0.0.1", port=1234)
-        link.close()
-    thread.join(5)
-    assert names == ["node 1 (b)"]
+def test_who_takes_over_waits_for_the_nodes_of_the_lead_before_and_for_no_others(
+    run: Run, port: int, coming: Coming
+) -> None:
+    group = led_by(run, port, node=1, expected=[0, 3], quiet_s=60.0)
+    coming.comes(0, "b")
+    until(lambda: group.room(8) == 4)
+    assert group.fitting(8) == 0
+    coming.comes(3, "c")
+    until(lambda: group.fitting(8) == 6)
     group.close()
-    assert (Path(run.run_dir) / LEADER_FILE).exists(), "it is the next lead's"
 
 
-def test_who_was_asked_to_stop_as_well_or_is_gone_does_not_lead(led_three, coming: Coming) -> None:
-    group, (first, second, lent) = led_three
-    first.send(Notice(type="leave"))
-    time.sleep(0.1)
-    thread, names = handing_over(group)
-    assert second.receive(5.0) == BecomeLeader(host="127.0.0.1", others=(), num_lent=1)
+def begin(group: NodeGroup, number: int) -> None:
+    """As `start` does, without ranks."""
+    group._attempt, group._has_begun = number, True
+
+
+def test_of_two_leads_the_one_that_has_begun_stays_and_the_other_one_follows(
+    run: Run, port: int, coming: Coming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "LOOK_S", 0.0)
+    first, second = led_by(run, port), led_by(run, 0, node=1)  # the folder names the second one
+    CommitLog(open_store(run.store_url)).begin_attempt(world_size=2, now_s=0.0)
+    begin(first, 1)
+    assert first.leaving() == []
+    assert read_leader(Path(run.run_dir)) == first._address, "it says where it is"
+    with pytest.raises(FencedError, match="attempt 1 and leads"):
+        second.fitting(8)
     second.close()
-    thread.join(5)
-    assert names == [None] and first.receive(1.0) == Dismiss() and lent.receive(1.0) == Dismiss()
+    assert first.leaving() == [] and read_leader(Path(run.run_dir)) == first._address
+    first.close()
 
 
-def test_a_node_that_is_lent_never_leads_and_the_run_ends(led_three) -> None:
-    group, links = led_three
-    assert group.fitting(4) == 4
-    group.leaves(1)
-    group.leaves(2)
-    assert group.transfer_leadership() is None
-    group.close()
-    assert [link.receive(1.0) for link in links] == [Notice(type="finished")] * 3
+def test_of_two_leads_that_gather_the_one_that_the_folder_names_stays(
+    run: Run, port: int, coming: Coming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "LOOK_S", 0.0)
+    first, second = led_by(run, port), led_by(run, 0, node=1)
+    assert second.fitting(4) == 2
+    with pytest.raises(FencedError, match=rf"127.0.0.1:{second._address.port} leads"):
+        first.fitting(4)
+    first.close()
+    assert read_leader(Path(run.run_dir)) == second._address, "it is not the first one's to remove"
+    second.close()
+
+
+def test_a_lead_that_was_replaced_while_its_ranks_run_notices_it(
+    led, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "LOOK_S", 0.0)
+    group, _ = led
+    group._next_look_s = 0.0
+    begin(group, 1)
+    CommitLog(open_store(run.store_url)).begin_attempt(world_size=2, now_s=0.0)
+    assert group.leaving() == []
+    CommitLog(open_store(run.store_url)).begin_attempt(world_size=2, now_s=0.0)
+    address = LeaderAddress(host="127.0.0.9", port=1, ranks_per_node=1)
+    Path(run.run_dir, LEADER_FILE).write_text(address.model_dump_json())
+    with pytest.raises(FencedError, match="attempt 2 and leads"):
+        group.leaving()
 
 
 @pytest.mark.parametrize(
@@ -345,18 +448,19 @@ def test_code_is_other_code_as_far_as_both_know(peer_version: str, is_other: boo
 
 
 def test_followers_with_other_code_are_refused_before_anything_is_begun(run, port, coming: Coming) -> None:
-    in_thread(coming.comes, 1, "b", "0.0.1")
+    group = led_by(run, port)
+    coming.comes(1, "b", "0.0.1")
     with pytest.raises(ConfigError, match=r"node 1 \(b\) has assay 0.0.1"):
-        NodeGroup(run, num_nodes=2, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
+        until(lambda: group.fitting(8) == 4)
+    group.close()
     with socket.create_server(("", port)):
         pass  # and the port is free again
 
 
 def test_where_a_run_takes_nodes_in_stands_in_its_folder_while_it_is_led(led, run, port: int) -> None:
-    group, link = led
+    group, _ = led
     assert leader_address(Path(run.run_dir)).port == port
     group.close()
-    assert link.receive(1.0) == Notice(type="finished")
     with pytest.raises(ConfigError, match=rf"accepts no nodes now.*{LEADER_FILE}"):
         leader_address(Path(run.run_dir))
 
@@ -385,53 +489,99 @@ class _StopsOnRequest:
     def stop(self) -> None: ...
 
 
+def follows(
+    run: Run, port: int, monkeypatch: pytest.MonkeyPatch, leader: Callable[[Link, Follower], None], node: int | None = 1
+) -> Departure:
+    """What a follower does while `leader` speaks to it."""
+    monkeypatch.setattr(follower_module, "RankProcesses", _StopsOnRequest)
+    with socket.create_server(("127.0.0.1", port)) as server:
+        accepted: list[Link] = []
+        key = link_key(Path(run.run_dir))
+        thread = in_thread(lambda: accepted.append(accept_link(server.accept()[0], key)))
+        link = connect_link("127.0.0.1", port, key, timeout_s=20.0)
+        thread.join()
+        follower = Follower(run, link, "127.0.0.1", node=node, context=None, clock=CLOCK)
+        speaks = in_thread(leader, accepted[0], follower)
+        try:
+            return follower.follow(lambda: None)
+        finally:
+            speaks.join(10)
+            accepted[0].close()
+
+
 def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leaves_when_it_is_let_go(
     run, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handlers: list = []
     Path(run.run_dir).mkdir()
-    monkeypatch.setattr(nodes_module, "RankProcesses", _StopsOnRequest)
-    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append((number, handler)))
     heard: list = []
 
-    def run_leader() -> None:
-        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+    def run_leader(link: Link, follower: Follower) -> None:
         heard.append(link.first(5.0))
         link.send(a_start())
-        handlers[0][1]()
+        follower.request_stop()
         while not isinstance(heard[-1], Ended):
             heard.append(link.receive(5.0))
         link.send(Notice(type="stop"))
         heard.append(link.receive(5.0))
         link.send(Dismiss())
 
-    with socket.create_server(("127.0.0.1", port)) as server:
-        thread = in_thread(run_leader)
-        Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
-        thread.join(10)
+    assert follows(run, port, monkeypatch, run_leader) == "left"
     kinds = [item.type for item in heard if item is not None and item.type != "beats"]
     assert kinds == ["hello", "leave", "ended", "stopped"]
-    assert handlers[0][0] == signal.SIGTERM
+
+
+@pytest.mark.parametrize("leaves", ["says so", "ends", "is silent"])
+def test_a_follower_whose_lead_is_gone_kills_its_ranks_and_knows_who_may_lead(
+    run, port: int, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    Path(run.run_dir).mkdir()
+    monkeypatch.setattr(follower_module, "SILENT_S", 0.5)
+    followers: list[Follower] = []
+    stopped: list[bool] = []
+    monkeypatch.setattr(_StopsOnRequest, "stop", lambda ranks: stopped.append(True))
+
+    def run_leader(link: Link, follower: Follower) -> None:
+        followers.append(follower)
+        link.send(a_start())
+        if leaves == "is silent":
+            until(lambda: bool(stopped))
+        elif leaves == "says so":
+            link.send(Notice(type="leave"))
+        link.close()
+
+    assert follows(run, port, monkeypatch, run_leader) == "no leader"
+    assert stopped == [True] and followers[0].may_lead == (1, 5)
+
+
+@pytest.mark.parametrize(("code", "departure"), [(0, "finished"), (75, "left"), (1, None), (2, None)])
+def test_a_follower_ends_as_its_lead_does(
+    run, port: int, monkeypatch: pytest.MonkeyPatch, code: int, departure: str | None
+) -> None:
+    Path(run.run_dir).mkdir()
+
+    def run_leader(link: Link, follower: Follower) -> None:
+        link.send(RunEnded(exit_code=code, reason="its rows are gone"))
+
+    if departure is not None:
+        assert follows(run, port, monkeypatch, run_leader) == departure
+        return
+    with pytest.raises(TrainingError, match="run r: its leader ended it: its rows are gone") as raised:
+        follows(run, port, monkeypatch, run_leader)
+    assert raised.value.exit_code == code
 
 
 def a_start() -> Start:
     attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0, **MACHINE)
     orders = Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
-    return Start(orders=orders, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80")
+    return Start(orders=orders, first_rank=1, num_ranks=1, rendezvous_port=80, nodes=(1, 5))
 
 
 def test_a_node_that_is_refused_says_why(run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(run.run_dir).mkdir()
-    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def run_leader() -> None:
-        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+    def run_leader(link: Link, follower: Follower) -> None:
         link.first(5.0)
         link.send(Dismiss(refused="it has another processor"))
 
-    with socket.create_server(("127.0.0.1", port)) as server:
-        in_thread(run_leader)
-        with pytest.raises(ConfigError, match="run 'r': it has another processor"):
-            Follower(run, node=None, host="127.0.0.1", port=port, clock=CLOCK).follow()
+    with pytest.raises(ConfigError, match="run 'r': it has another processor"):
+        follows(run, port, monkeypatch, run_leader, node=None)

@@ -7,21 +7,12 @@ from click.testing import CliRunner
 
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
-from assay.launchers.slurm.allocation import Allocation
 from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher, job_text, stop
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_of, recipe_sha256
 from tiny_recipe import tiny_recipe
-
-STEP = {
-    "SLURM_NTASKS": "2",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_NODEID": "1",
-    "SLURM_JOB_ID": "40007",
-    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5",
-}
 
 
 @pytest.fixture
@@ -57,7 +48,9 @@ def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run
         "--gpus-per-node=8",
     }
     command = next(line for line in lines if "--resume" in line)
-    expected = "assay train --resume long --workers 4 --on allocation --workers-per-node 2 --max-restarts=3"
+    expected = (
+        "assay train --resume long --workers 4 --on nodes --workers-per-node 2 --wait-for-nodes 300 --max-restarts=3"
+    )
     assert command.endswith(expected)
 
 
@@ -135,6 +128,38 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
         assert (tmp_path / "said").read_text() == "requeue 7\n"
 
 
+def ran(script: str, folder: Path, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Run a job script with programs of these bodies."""
+    for name, body in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5"}
+    return subprocess.run(
+        ["bash"], input=script, text=True, capture_output=True, env={"PATH": f"{folder}:/usr/bin:/bin", **step}
+    )
+
+
+@pytest.mark.parametrize(("code", "is_finished"), [(75, True), (137, True), (75, False), (0, True)])
+def test_a_run_that_some_node_left_and_others_finished_is_not_requeued(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_finished: bool
+) -> None:
+    monkeypatch.setattr("assay.launchers.slurm.launcher.assay_program", lambda: str(tmp_path / "assay"))
+    script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4), world_size=4)
+    asked, requeued = tmp_path / "asked", tmp_path / "requeued"
+    audit = f"echo $* >> {asked}; exit {0 if is_finished else 3}"
+    done = ran(script, tmp_path, srun=f"exit {code}", assay=audit, scontrol=f"touch {requeued}")
+    assert (done.returncode, requeued.exists()) == (0, not is_finished)
+    assert not asked.exists() if code == 0 else asked.read_text() == "runs audit long --quick\n"
+
+
+def test_each_task_is_a_node_that_knows_its_index_and_where_the_lead_may_be(run: Run, tmp_path: Path) -> None:
+    script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4), world_size=4)
+    srun = 'while [ "$1" != bash ]; do shift; done; set -- "${@:1:3}" "$4" echo "${@:5}"; exec "$@"'
+    output = ran(script, tmp_path, srun=srun).stdout
+    assert "train --resume long --workers 4 --on nodes" in output
+    assert output.rstrip().endswith("--wait-for-nodes 300 --node 3 --lead 10.0.0.5")
+
+
 def test_a_node_without_a_rank_is_refused_and_one_with_more_than_others_gets_its_processors(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"--nodes 3 --workers 2: .*Use --workers 3"):
         job_text(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=2)
@@ -161,23 +186,6 @@ def test_a_machine_without_slurm_is_one_clear_error(run: Run, tmp_path: Path, mo
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"squeue: no such program.*login node"):
         SlurmLauncher(Home.from_environment(), SlurmConfig()).start(run, world_size=1)
-
-
-def test_a_task_knows_its_node_the_lead_and_the_port_of_its_job() -> None:
-    allocation = Allocation.from_environment(STEP)
-    assert allocation == Allocation(node=1, num_nodes=2, leader_host="10.0.0.5", link_port=20_000 + 40007 % 12_000)
-    assert Allocation.from_environment({**STEP, "ASSAY_LINK_PORT": "7"}).link_port == 7
-
-
-@pytest.mark.parametrize("name", STEP)
-def test_outside_a_job_step_the_cure_is_named(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name}.*srun"):
-        Allocation.from_environment({key: value for key, value in STEP.items() if key != name})
-
-
-def test_two_tasks_on_one_node_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"4 tasks on 2 nodes.*--ntasks-per-node=1"):
-        Allocation.from_environment({**STEP, "SLURM_NTASKS": "4"})
 
 
 def test_an_option_of_slurm_needs_slurm(tmp_path: Path) -> None:

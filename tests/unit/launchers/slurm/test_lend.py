@@ -71,7 +71,7 @@ def test_a_job_whose_node_was_taken_back_lends_another(run: Run, tmp_path: Path,
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "13"}
     done = subprocess.run(["bash", tmp_path / "submitted"], env=environment)
     assert done.returncode == (0 if requeued else code)
-    assert (tmp_path / "ran").read_text().endswith("assay train join long --lent\n")
+    assert (tmp_path / "ran").read_text().endswith("assay train join long\n")
     assert (tmp_path / "said").exists() == requeued
 
 
