@@ -49,7 +49,9 @@ def use_log_format(logger: str, **fields: object) -> None:
         return
     lines = JsonLines(terminal_of(sys.stderr), logger)
     sys.stderr = cast(Any, lines)
-    logging.lastResort = LogHandler(logging.WARNING)
+    root, handler = logging.getLogger(), LogHandler()
+    handler.addFilter(lambda _: root.handlers == [handler])  # a server's own handler writes instead
+    root.addHandler(handler)
     logging.captureWarnings(True)
 
     def log_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -117,9 +119,8 @@ def _unicode(value: object) -> object:
 class LogHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes records to stderr in the format of this process."""
 
-    def __init__(self, level: int = logging.NOTSET) -> None:
+    def __init__(self) -> None:
         super().__init__(sys.stderr.stream if isinstance(sys.stderr, JsonLines) else sys.stderr)
-        self.setLevel(level)
         if is_json_log():
             self.setFormatter(JsonFormatter())
 

@@ -47,7 +47,7 @@ _FACTS_OF_RUNS = (
     "SELECT run_id, COUNT(*), SUM(held_s) FROM phase_seconds GROUP BY run_id",
     "SELECT run_id, at_s FROM ledger_writes",
 )
-"""If what these say of a run is unchanged, so are its figures."""
+"""If what these say of a run is unchanged, and whether it has finished, so are its figures."""
 _OTHER_EVALUATION_S = (
     "SELECT SUM(held_s) FROM phase_seconds WHERE attempt = 0 AND run_id NOT IN (SELECT run_id FROM runs)"
 )
@@ -158,16 +158,15 @@ class HomeMetrics:
         yield gauge("assay_worker_slots", "Runs that these workers may train at once.", {(): slots})
 
     def _renew_figures(self, ledger: Ledger, unfinished: Iterable[RunSummary]) -> None:
+        runs = {item.run.run_id: item.run for item in unfinished}
+        facts: dict[str, tuple[object, ...]] = {}
         with ledger.reading() as connection:
-            facts: dict[str, tuple[object, ...]] = {
-                run_id: () for (run_id,) in connection.execute("SELECT run_id FROM runs")
-            }
+            facts.update((run_id, (run_id in runs,)) for (run_id,) in connection.execute("SELECT run_id FROM runs"))
             for statement in _FACTS_OF_RUNS:
                 for run_id, *values in connection.execute(statement):
                     if run_id in facts:
                         facts[run_id] += (statement, *values)
         known = {run_id: item for run_id, item in self._figures.items() if item.facts == facts.get(run_id)}
-        runs = {item.run.run_id: item.run for item in unfinished}
         if not facts.keys() <= known.keys() | runs.keys():
             runs = {run.run_id: run for run in ledger.runs()}
         for run_id in (facts.keys() - known.keys()) & runs.keys():
