@@ -5,19 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.job import KubernetesConfig, job_name
-from assay.launchers.kubernetes.launcher import KubernetesLauncher
-from assay.launchers.launches import state_of
+from assay.launchers.kubernetes.launcher import KubernetesLauncher, pending_reason, resize
+from assay.launchers.launches import kill, state_of, stop
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from kubernetes_cluster.cluster import KubernetesCluster, missing_part
-from kubernetes_run import attempts_of, cluster_with_assay, options_of
+from kubernetes_run import ACCOUNT, attempts_of, cluster_with_assay, options_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SLOW = "faults: [{type: slow, step: 1, extra_s: 0.5}, {type: slow, attempt: 2, step: 1, extra_s: 0.5}]"
+SLOW = "".join(["faults:", *(f"\n- {{type: slow, attempt: {number}, step: 1, extra_s: 1}}" for number in range(1, 5))])
+"""So that there is time for nodes to come and go."""
 
 
 @pytest.fixture
@@ -64,3 +66,88 @@ def test_a_run_on_two_pods_ends_with_the_undisturbed_weights(
     assert_undisturbed(run, undisturbed)
     assert [attempt.world_size for attempt in attempts_of(run)] == [2]
     assert cluster.num_pods_made(job_name(run)) == 2
+
+
+def test_a_stopped_run_commits_and_its_job_goes_and_another_job_ends_it(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], run_it: Callable
+) -> None:
+    _, whole, _ = run_it(trainer__epochs=4)
+    run = new_tiny_run(trainer__epochs=4)
+    first = launcher_of(shared).start(run, world_size=2)
+    cluster.wait_until(log_of(run).commits, "a first commit", timeout_s=180)
+    with pytest.raises(ConfigError, match=rf"is being trained by Kubernetes Job default/{job_name(run)}"):
+        launcher_of(shared).start(run, world_size=2)
+    stop(first)
+    assert state_of(first) == "running", "pods get their grace time"
+    cluster.wait_until(lambda: state_of(first) == "ended", "the pods to leave")
+    stop(first)  # what has ended stays so
+    assert log_of(run).finished() is None
+    assert not services(cluster)
+    second = launcher_of(shared, nodes=1).start(run, world_size=2)
+    cluster.wait_until(lambda: state_of(second) == "ended", "the run to end", timeout_s=180)
+    assert_undisturbed(run, whole.finished().weights_digest)
+    assert [attempt.outcome for attempt in attempts_of(run)] == ["preempted", "succeeded"]
+    assert state_of(first) == "ended", "a later Job of the same name is another launch"
+    with pytest.raises(ConfigError, match="has ended; start it again"):
+        resize(second, 1)
+
+
+def test_a_job_without_a_record_is_recorded_and_a_namesake_of_another_run_is_named(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
+) -> None:
+    run = new_tiny_run()
+    first = launcher_of(shared, nodes=1, image="pending:1").start(run, world_size=1)
+    (Path(run.run_dir) / "launches" / "0001.json").unlink()  # as if its launcher had been killed
+    again = launcher_of(shared, nodes=1).start(run, world_size=1)
+    assert (again.job, again.process) == (first.job, first.process)
+    namesake = run.model_copy(update={"created_s": run.created_s + 1})
+    with pytest.raises(ConfigError, match=r"exists already, and trains another run.*--run-id or --namespace"):
+        launcher_of(shared, nodes=1).start(namesake, world_size=1)
+    kill(again)
+    cluster.wait_until(lambda: state_of(again) == "ended", "the Job to go", timeout_s=20)
+
+
+def test_a_run_grows_and_shrinks_with_the_quota_and_as_somebody_asks(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], run_it: Callable
+) -> None:
+    _, whole, _ = run_it(trainer__epochs=5)
+    set_quota(cluster, pods=2)
+    run = new_tiny_run(trainer__epochs=5)
+    (faults := Path(run.run_dir) / "slow.yaml").write_text(SLOW)
+    launcher = launcher_of(shared, "--workers=1..3", f"--faults={faults}", nodes=3, service_account=ACCOUNT)
+    launch = launcher.start(run, world_size=3)
+    wait_for_world_size(cluster, run, 2)
+    assert "exceeded quota" in pending_reason(launch)
+    set_quota(cluster, pods=1)  # withdrawn: nobody but the run itself gives a pod back
+    wait_for_world_size(cluster, run, 1)
+    set_quota(cluster, pods=4)
+    wait_for_world_size(cluster, run, 3)
+    resize(launch, 2)
+    wait_for_world_size(cluster, run, 2)
+    with pytest.raises(ConfigError, match="uses 1 to 3 nodes"):
+        resize(launch, 4)
+    assert "of 100" in cluster.job(job_name(run))["metadata"]["annotations"]["assay/step"]
+    cluster.wait_until(lambda: state_of(launch) == "ended", "the run to end", timeout_s=180)
+    assert_undisturbed(run, whole.finished().weights_digest)
+    assert cluster.job(job_name(run))["spec"]["parallelism"] == 2, "a size that somebody has set stays"
+    assert cluster.num_pods_made(job_name(run)) <= 6
+
+
+def set_quota(cluster: KubernetesCluster, pods: int) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}}
+    path = "/api/v1/namespaces/default/resourcequotas"
+    if cluster.request("GET", path)["items"]:
+        cluster.request("DELETE", f"{path}/team")
+    cluster.create({**quota, "spec": {"hard": {"pods": str(pods)}}})
+
+
+def wait_for_world_size(cluster: KubernetesCluster, run: Run, number: int) -> None:
+    def is_so() -> bool:
+        attempts = attempts_of(run)
+        return bool(attempts) and attempts[-1].world_size == number and bool(log_of(run).commits())
+
+    cluster.wait_until(is_so, f"an attempt on {number} workers", timeout_s=120)
+
+
+def services(cluster: KubernetesCluster) -> list:
+    return cluster.request("GET", "/api/v1/namespaces/default/services")["items"]

@@ -11,6 +11,8 @@ from assay.store.launches import saved_launches
 
 SCHEDULERS: Mapping[LaunchKind, str] = {
     "slurm": "assay.launchers.slurm.launcher",
+    "kubernetes": "assay.launchers.kubernetes.launcher",
+    "ray": "assay.launchers.ray.launcher",
 }
 """Launcher -> its module, a `SchedulerModule`."""
 
