@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from assay.base.errors import AssayError
+from assay.base.json_log import use_log_format
 from assay.inference.protocol import (
     REQUEST_LINE,
     RESPONSE_LINE,
@@ -94,6 +95,7 @@ class EngineLoop:
 
 def run_engine(folder: str, ours: socket.socket) -> None:
     """Run an engine for the models of the home in `folder`."""
+    use_log_format("assay.engine")
     logging.getLogger().addHandler(LimitedLogHandler())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, and the engine exits with it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
