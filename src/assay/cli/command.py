@@ -49,9 +49,15 @@ class Command(click.Command):
         self._write_options(ctx, formatter, OPTIONS, lists.pop(OPTIONS))
         if self._is_brief and not ctx.meta.get(_HELP_ALL):
             with formatter.section(f"More options, which '{ctx.command_path} --help-all' explains"):
-                for heading, options in lists.items():
-                    names = f"{heading}: {' '.join(option.opts[0] for option in options)}"
-                    for line in textwrap.wrap(names, formatter.width - 2, break_on_hyphens=False):
+                targets = [heading for heading in lists if heading.startswith("--on ")]
+                names = [
+                    f"{heading}: {' '.join(option.opts[0] for option in options)}"
+                    for heading, options in lists.items()
+                    if heading not in targets
+                ]
+                names += [f"Of a target: {', '.join(targets)}"] if targets else []
+                for text in names:
+                    for line in textwrap.wrap(text, formatter.width - 2, break_on_hyphens=False):
                         formatter.write(f"  {line}\n")
         else:
             for heading, options in lists.items():

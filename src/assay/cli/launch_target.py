@@ -111,10 +111,10 @@ SCHEDULER_OPTIONS: "Mapping[LaunchKind, tuple[str, ...]]" = {
 """Scheduler -> its options, which are the fields of its `CONFIG`."""
 OPTION_SECTIONS = {
     "Several machines": tuple(_SEVERAL_MACHINES),
-    "Slurm": tuple(_SLURM),
-    "Kubernetes": tuple(_KUBERNETES),
-    "Ray": tuple(_RAY),
-    "One node of several (--on nodes)": tuple(_NODE),
+    "--on slurm": tuple(_SLURM),
+    "--on kubernetes": tuple(_KUBERNETES),
+    "--on ray": tuple(_RAY),
+    "--on nodes": tuple(_NODE),
 }
 """Headings of help -> options of `--on`."""
 TARGETS = ("here", "background", *SCHEDULER_OPTIONS, "nodes")
@@ -201,7 +201,7 @@ _OPTIONS = (
         type=click.Choice(TARGETS),
         metavar="TARGET",
         default="here",
-        help=f"Where to train: {', '.join(TARGETS[:-1])} or {TARGETS[-1]}.",
+        help=f"Where: {', '.join(TARGETS[:-1])} or {TARGETS[-1]}.",
     ),
     *_SEVERAL_MACHINES.values(),
     *_SLURM.values(),

@@ -36,7 +36,7 @@ def environment_here(variables: Mapping[str, str] | None = None, *, driver: Path
         driver=_driver(driver),
         image=next((known[name] for name in IMAGES if known.get(name)), ""),
         user=_user(),
-        launcher="slurm" if job else "machine",
+        launcher="slurm" if job else "kubernetes" if "KUBERNETES_SERVICE_HOST" in known else "machine",
         job=job,
         partition=known.get("SLURM_JOB_PARTITION", ""),
     )

@@ -17,7 +17,7 @@ class NodeEnvironment(Record):
     user: str
     """User who started it."""
     launcher: str
-    """`slurm` or `machine`: whether a scheduler's job holds it."""
+    """`slurm`, `kubernetes` or `machine`: what holds it."""
     job: str
     """The scheduler's number of that job."""
     partition: str

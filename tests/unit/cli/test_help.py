@@ -7,6 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from assay.cli.launch_target import OPTION_SECTIONS
 from assay.cli.main import cli
 
 SCREEN_LINES = 24
@@ -66,8 +67,10 @@ def test_the_help_of_train_shows_the_options_that_matter_first_and_names_the_oth
     assert shown - {"--help"} == FIRST_OPTIONS
     train = cli.get_command(click.Context(cli), "train")
     assert train is not None
-    rest = {option.opts[0] for option in _options(train)} - FIRST_OPTIONS
+    of_targets = {name for heading, names in OPTION_SECTIONS.items() if heading.startswith("--on ") for name in names}
+    rest = {option.opts[0] for option in _options(train) if option.name not in of_targets} - FIRST_OPTIONS
     assert rest and all(f"{name} " in others.replace("\n", " ") for name in rest)
+    assert "Of a target: --on slurm, --on kubernetes, --on ray, --on nodes" in others
 
 
 def test_help_all_explains_every_option() -> None:
@@ -76,7 +79,7 @@ def test_help_all_explains_every_option() -> None:
     assert train is not None
     described = {line.split()[0] for line in page.splitlines() if line.startswith("  --")}
     assert {option.opts[0] for option in _options(train)} <= described
-    assert "Slurm:" in page and "More options" not in page
+    assert "--on slurm:" in page and "More options" not in page
 
 
 def test_an_option_has_one_spelling() -> None:

@@ -50,8 +50,8 @@ _MODULES = {
 
 
 _SECTIONS = {
-    "Resuming": ("take_over", "other_device"),
-    "Failures": ("after_death", "hang_s", "leave_within", "verify_commits", "store_retry_s", "faults"),
+    "Stopping and resuming": ("take_over", "other_device", "leave_within"),
+    "Failures": ("after_death", "hang_s", "verify_commits", "store_retry_s", "faults"),
     "Workers": ("share", "python_graders"),
     "Checking and logging": ("measure_s", "verbose", "log_format"),
     **OPTION_SECTIONS,

@@ -248,7 +248,10 @@ def pod_spec(
         node.append(f"--leave-within={max(1, config.grace_s - MARGIN_S)}")
     command = resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
     # Without the ledger's URL, which may hold a password: a Secret has it.
-    variables = [{"name": "ASSAY_HOME", "value": str(home.folder.resolve())}]
+    variables = [
+        {"name": "ASSAY_HOME", "value": str(home.folder.resolve())},
+        {"name": "CONTAINER_IMAGE", "value": config.image},
+    ]
     if config.service_account:
         variables.append({"name": NAMED_JOB, "value": f"{namespace}/{service}"})
     mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [{"name": "shm", "emptyDir": {"medium": "Memory"}}]

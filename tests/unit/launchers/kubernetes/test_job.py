@@ -181,7 +181,7 @@ def test_a_patch_adds_to_lists_and_merges_what_has_a_name(home: Home, run: Run, 
     assert pod["nodeSelector"] == {"gpu": "h200"}
     assert [item["key"].rpartition("/")[2] for item in pod["tolerations"]] == ["not-ready", "unreachable", "gpu"]
     [container] = pod["containers"]
-    assert [item["name"] for item in container["env"]] == ["ASSAY_HOME", "POD_IP", "NCCL_DEBUG"]
+    assert [item["name"] for item in container["env"]] == ["ASSAY_HOME", "CONTAINER_IMAGE", "POD_IP", "NCCL_DEBUG"]
     assert container["image"] == "assay:1"
     patch.write_text("[spec]")
     with pytest.raises(ConfigError, match="expected a mapping"):
