@@ -54,6 +54,7 @@ class CausalNetwork(nn.Module):
         position_ids: Int[Tensor, "row token"] | None = None,
         scored: Bool[Tensor, "row target"] | None = None,
         *,
+        targets: Int[Tensor, "row target"] | None = None,
         temperature: float = 1.0,
         line: Line | None = None,
         with_loss: bool = False,
@@ -63,6 +64,8 @@ class CausalNetwork(nn.Module):
         The head computes nothing for other tokens. With a `line`, `scored` [1, place] marks those of its targets that
         are scored, and the scores are [1, place]. `with_loss`: return the sum of their -logprobs, and scores without
         gradients; a GPU computes that in three products instead of four.
+
+        `targets` of padded rows are scored in place of the tokens that follow in the input.
 
         `position_ids` are needed for packed rows: they restart at each row. Logits are divided by `temperature`.
         """
@@ -82,8 +85,8 @@ class CausalNetwork(nn.Module):
                 return loss, TokenScores(*(score * scored for score in found))
             found = head_scores(states, head.weight, bias, line.targets)
             return TokenScores(*(score * scored for score in found))
-        targets = input_ids[:, 1:].flatten()
         shape = input_ids[:, 1:].shape
+        targets = (input_ids[:, 1:] if targets is None else targets).flatten()
         scored_indices = None if scored is None else scored.flatten().nonzero()[:, 0]
         if scored_indices is None or len(scored_indices) == len(targets):
             found = head_scores(states, head.weight, bias, targets)

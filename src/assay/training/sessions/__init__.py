@@ -1,0 +1,1 @@
+"""Sessions: training whose steps are requests of a client."""

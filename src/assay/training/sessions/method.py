@@ -1,0 +1,65 @@
+"""Connects the losses of requests to the trainer's protocol: a language model whose loss comes with each request."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from assay.base.shapes import Float, Float32, Int64, Shaped
+from assay.data.loader.batch import MicroBatch
+from assay.models.head import TokenScores
+from assay.training.methods.sft.method import SftMethod
+from assay.training.sessions.batch import TARGETS
+from assay.training.sessions.losses import LOSSES, NamedLoss
+from assay.training.trainer.method import FrozenModels, Loss, Tensors
+
+_PLACES, _SCORED = "places", "scored"
+
+
+class SessionMethod(SftMethod):
+    """Computes the loss of the current request, and remembers each datum's logprobs."""
+
+    metrics = ()
+
+    def begin(self, loss: NamedLoss, settings: Mapping[str, float]) -> None:
+        """Begin a request."""
+        self._loss, self._settings = loss, settings
+        self._scored: list[tuple[Int64[Tensor, "_"], Float[Tensor, "_ _"]]] = []
+
+    def logprobs(self) -> dict[int, Float32[np.ndarray, "_"]]:
+        """Return the logprobs of this rank's datums since `begin`, padded, by their place in the request."""
+        found = [(places.tolist(), logprobs.float().cpu().numpy()) for places, logprobs in self._scored]
+        return {place: row for places, rows in found for place, row in zip(places, rows, strict=True)}
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
+        targets = micro_batch.ragged[TARGETS]
+        scored = targets.mask()
+        arrays = {
+            "input_ids": micro_batch.tokens.values,
+            TARGETS: targets.values,
+            _SCORED: scored,
+            _PLACES: micro_batch.row_ids.astype(np.int64),
+            **{name: _padded(column, scored) for name, column in micro_batch.columns.items()},
+        }
+        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+    def blank(self, device: torch.device) -> Tensors:
+        number = torch.zeros(1, 1, device=device)
+        inputs = {name: number for loss in LOSSES.values() for name in (*loss.required, *loss.optional)}
+        ids = torch.zeros(1, 2, dtype=torch.int64, device=device)
+        return {"input_ids": ids, TARGETS: ids[:, :1], _SCORED: ids[:, :1] == 0, **inputs}
+
+    def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:  # noqa: ARG002
+        scores: TokenScores = model(tensors["input_ids"], None, tensors[_SCORED], targets=tensors[TARGETS])
+        if _PLACES in tensors:
+            self._scored.append((tensors[_PLACES], scores.logprobs.detach()))
+        return Loss(self._loss.of_tokens(scores.logprobs, tensors, self._settings).sum(), {})
+
+
+def _padded(column: pa.Array, mask: Shaped[np.ndarray, "row target"]) -> Float32[np.ndarray, "row target"]:
+    """Return a column of lists as rows with zeros on padding."""
+    values = np.zeros(mask.shape, np.float32)
+    values[mask] = column.flatten().to_numpy()
+    return values
