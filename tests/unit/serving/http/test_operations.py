@@ -1,6 +1,10 @@
 """/healthz, /readyz and /metrics: what they say while something is wrong, whom they answer, and what they count."""
 
+import io
+import json
+import logging
 import shutil
+import sys
 import threading
 import time
 from collections import namedtuple
@@ -11,9 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from assay.base.errors import StoreError
+from assay.base.json_log import LOG_FORMAT
 from assay.dashboard.app import with_pages
 from assay.dashboard.dashboard import Dashboard
 from assay.serving.http import operations
+from assay.serving.http.log_limit import LimitedLogHandler
 from assay.serving.http.operations import Operations, Readiness, readiness_of
 from assay.serving.openai.app_state import AppState
 from assay.store.home import Home
@@ -213,3 +219,17 @@ def test_metrics_are_read_again_after_a_moment(tmp_path: Path, monkeypatch: pyte
     assert site.client.get("/metrics").text == first
     monkeypatch.setattr(operations, "SCRAPE_CACHE_S", 0.0)
     assert site.counted()["GET", "/healthz", "200"] == 1
+
+
+def test_a_logged_error_has_the_id_of_its_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOG_FORMAT, "json")
+    monkeypatch.setattr(sys, "stderr", written := io.StringIO())
+    handler = LimitedLogHandler()
+    logging.getLogger().addHandler(handler)
+    monkeypatch.setattr(type(site.state.files), "find", lambda *_: 1 // 0)
+    response = site.client.get("/v1/files/file-0123456789abcdef01234567")
+    logging.getLogger().removeHandler(handler)
+    (line,) = map(json.loads, written.getvalue().splitlines())
+    assert response.status_code == 500 and line["request"] == response.headers["x-request-id"]
+    assert line["message"].startswith("GET /v1/files/") and "ZeroDivisionError" in line["exception"]
+    assert (line["level"], line["logger"]) == ("error", "assay.serving")
