@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-sinks test-lora test-vllm test-triton check format soak mutants agreement bench clean
+.PHONY: demo test test-slow test-ray test-spark test-sinks test-lora test-vllm test-triton check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -80,6 +80,20 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 test-vllm: .venv-vllm/.installed  ## RL with rollouts of a real vLLM, on the CPU
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),vllm ASSAY_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -m '' tests/integration/test_vllm.py
 
+.venv-ray/.installed: $(VENV)/.installed
+	$(call with_extra,.venv-ray,ray)
+	touch $@
+
+test-ray: .venv-ray/.installed  ## runs on a real Ray cluster of several nodes, whose nodes die
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m '' tests/integration/test_ray.py tests/contract/test_launchers.py -k ray
+
+.venv-spark/.installed: $(VENV)/.installed
+	$(call with_extra,.venv-spark,spark)
+	touch $@
+
+test-spark: .venv-spark/.installed  ## datasets on Spark, with two executors, one of them killed; 450 MB, and Java
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),spark .venv-spark/bin/python -m pytest -m '' tests/integration/test_spark.py
+
 .venv-triton/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-triton,triton)
 	touch $@
@@ -111,4 +125,4 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	.venv-sinks/bin/python benchmarks/dashboard.py
 
 clean:
-	rm -rf $(VENV) .venv-sinks .venv-lora .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-lora .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build

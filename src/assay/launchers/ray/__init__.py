@@ -1,0 +1,1 @@
+"""Run supervisors as actors of a Ray cluster: start, restart elsewhere, drain, stop."""

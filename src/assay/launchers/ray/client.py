@@ -1,0 +1,169 @@
+"""Talks to a Ray cluster in a process of its own: `python -m assay.launchers.ray.client VERB`, JSON in and out.
+
+A process of its own, because Ray lists the whole command line of whoever connects, which may hold a store's key, and
+because connecting hangs or exits where a cluster is half gone.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from assay.base.code_version import code_version
+from assay.base.errors import ConfigError
+from assay.launchers.ray.driver import NAMESPACE, Driver, RayPlan, release
+
+ANSWER_S = 30.0
+"""Seconds that the driver and the machines of the cluster get to answer."""
+
+
+def check(home: str, resource: str) -> dict[str, str]:
+    """Raise `ConfigError` for machines with the resource on which the command cannot run."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def probe() -> tuple[str, bool]:  # a nested function travels as bytecode: the package may be missing there
+        try:
+            from assay.base.code_version import code_version
+        except ImportError as error:
+            return f"no assay ({error})", True
+        return code_version(), Path(home).is_dir() or not needs_home
+
+    needs_home = Path(home).is_dir()
+    machines = {
+        node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get(resource)
+    }
+    probes = {
+        ray.remote(probe)
+        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
+        .remote(): machine
+        for node_id, machine in machines.items()
+    }
+    answered, _ = ray.wait([*probes], num_returns=len(probes), timeout=ANSWER_S) if probes else ([], [])
+    for answer in answered:
+        found, sees_home = ray.get(answer)
+        if found != code_version():
+            raise ConfigError(
+                f"machine {probes[answer]} has {found} in the environment of its 'ray start', this process has "
+                f"{code_version()}. Install the same version there, or leave the machine out with --resource."
+            )
+        if not sees_home:
+            raise ConfigError(f"machine {probes[answer]} does not see {home}, which all machines of a run share.")
+    return {}
+
+
+def start(plan: str, known: list[str]) -> dict[str, str]:
+    """Start the driver; `known`: ids of drivers that have a record. One without is found instead of started again."""
+    import ray
+
+    name = RayPlan.model_validate_json(plan).name
+    actor = _driver(name)
+    if actor is not None and (actor._actor_id.hex() in known or _of(actor, "run_dir") != json.loads(plan)["run_dir"]):
+        raise ConfigError(
+            f"the cluster has an actor '{name}' already, of the run in {_of(actor, 'run_dir')}. Stop it, or choose "
+            "another --run-id."
+        )
+    if actor is None:
+        release(name, at_once=True)  # what a driver that was killed by hand has left
+        options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "max_restarts": -1}
+        try:
+            actor = ray.remote(Driver).options(**options).remote(plan)
+        except ValueError as error:
+            raise ConfigError(f"another command has started '{name}' at the same time.") from error
+    waits = _of(actor, "waits")
+    return {"id": actor._actor_id.hex(), "address": ray.get_runtime_context().gcs_address, "waits": waits}
+
+
+def state(name: str, actor_id: str) -> dict[str, str]:
+    """Return whether the driver is there, and what it waits for."""
+    actor = _driver(name, actor_id)
+    if actor is None:
+        return {"state": "ended"}
+    waits = _of(actor, "waits")
+    return {"state": "queued" if waits else "running", "waits": waits}
+
+
+def stop(name: str, actor_id: str) -> dict[str, str]:
+    """Ask the driver to stop all nodes. One that is being restarted finds the file."""
+    if (actor := _driver(name, actor_id)) is not None:
+        _of(actor, "end")
+    return {}
+
+
+def kill(name: str, actor_id: str) -> dict[str, str]:
+    """Kill the driver, the commands and their ranks."""
+    import ray
+
+    if (actor := _driver(name, actor_id)) is not None:
+        ray.kill(actor, no_restart=True)
+        release(name, at_once=True)
+    return {}
+
+
+def _driver(name: str, actor_id: str | None = None) -> Any:
+    """Return the driver with this name, and with this id; None if there is none."""
+    import ray
+
+    with contextlib.suppress(ValueError):
+        actor = ray.get_actor(name)
+        return actor if actor_id in (None, actor._actor_id.hex()) else None
+    return None
+
+
+def _of(actor: Any, method: str) -> str:
+    """Return what a driver answers; empty while it is being restarted."""
+    import ray
+
+    try:
+        answer: str = ray.get(getattr(actor, method).remote(), timeout=ANSWER_S)
+    except ray.exceptions.GetTimeoutError:
+        return ""
+    except ray.exceptions.RayError as error:
+        if getattr(error, "actor_init_failed", False):
+            raise ConfigError(f"the driver does not start: {error}") from error
+        return ""
+    return answer
+
+
+def _connect(address: str) -> None:
+    """Connect to the cluster; raises `ConfigError` if there is none, or of other versions."""
+    import ray
+
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():  # Ray itself would try for minutes
+        try:
+            socket.create_connection((host, int(port)), timeout=10.0).close()
+        except OSError as error:
+            raise ConfigError(f"no Ray cluster at {address}: {error}. 'ray status' shows where yours is.") from error
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if "ersion mismatch" in str(error):
+            raise ConfigError(f"this environment does not fit the cluster. {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"no Ray cluster at {address}: {error}. Run this on a node of the cluster ('ray start' makes one of a "
+            "machine), and name the cluster with --ray-address HOST:PORT or $RAY_ADDRESS."
+        ) from error
+
+
+_VERBS: Mapping[str, Callable[..., dict[str, str]]] = {
+    verb.__name__: verb for verb in (check, start, state, stop, kill)
+}
+
+if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray prints is no answer
+    try:
+        _connect(request.pop("cluster"))
+        answer = _VERBS[sys.argv[1]](**request)
+    except ConfigError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)  # the ends of Ray's threads take seconds

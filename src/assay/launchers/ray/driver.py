@@ -1,0 +1,389 @@
+"""The actors of a run on a Ray cluster: a driver without a processor, and one actor a node.
+
+    driver 'assay-RUN' --+-- placement group (STRICT_SPREAD): the fewest nodes of the run, all or none
+    (restarts for ever)  |     +-- node 0: actor --> child --> assay train --resume RUN --on nodes --node 0
+                         |     +-- node 1: ...
+                         +-- further nodes, each where there is room: node 2, ...
+
+The driver only starts nodes: who leads, what a lost node costs and which rows are read is up to the command that the
+nodes run. All actors are detached and found by name, so a restarted driver finds the nodes of its predecessor.
+
+    exit code 0    the run is finished: the driver ends when all nodes have
+    75, or lost    the node is started again, elsewhere if its machine is gone
+    2              final: the driver ends, and its log has the message
+    other          likewise after `MAX_FAILURES` in a row that ran less than `SETTLED_S`
+
+Ray's listings show an actor's arguments: the plan holds no secret, and a node gets its environment from its raylet.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from assay.base.clock import SystemClock, utc_text
+from assay.base.units import number_of
+
+NAMESPACE = "assay"
+LOOK_S = 2.0
+"""Seconds between looks at the nodes of the cluster."""
+RETRY_S = 5.0
+"""Seconds until a node that has left or was lost is started again."""
+SETTLED_S = 300.0
+"""A command that ran for so long is no early failure."""
+MAX_FAILURES = 5
+
+
+class RayPlan(BaseModel):
+    """What the driver starts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Name of the driver; those of the nodes and of the placement group begin with it."""
+    run_dir: str
+    home: str
+    folder: str
+    """Working directory of the commands."""
+    command: tuple[str, ...]
+    """Arguments of `assay` on each node, without those that differ."""
+    fewest: int
+    """Number of nodes without which the run does not begin."""
+    most: int
+    resources: dict[str, float]
+    """Resources of each node: CPU, GPU, and those of the cluster's own."""
+    left_out: tuple[str, ...] = ()
+    """Host names on which no node is started."""
+
+    def logs(self) -> Path:
+        """Return the folder of the logs."""
+        return Path(self.run_dir) / "ray"
+
+    def stop_file(self) -> Path:
+        """Return the file that asks a driver to stop, also one that is being restarted."""
+        return self.logs() / "stop"
+
+    def actor_options(self) -> dict[str, Any]:
+        """Return Ray's options for the resources of a node."""
+        others = {name: amount for name, amount in self.resources.items() if name not in ("CPU", "GPU")}
+        return {"num_cpus": self.resources["CPU"], "num_gpus": self.resources.get("GPU", 0), "resources": others}
+
+
+class NodeActor:
+    """Runs the command of one node as a child process."""
+
+    def __init__(self, plan: str, index: int) -> None:
+        self._plan = RayPlan.model_validate_json(plan)
+        self._index = index
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def node_id(self) -> str:
+        """Return Ray's id of the node where this actor is."""
+        import ray
+
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
+
+    async def run(self) -> int:
+        """Return the exit code of the command, which is started by the first call."""
+        if self._child is None:
+            self._child = self._start()
+        code = await asyncio.to_thread(self._child.wait)
+        if code < 0:
+            self._kill(self._child)  # the child was killed, not what it had started
+        return code
+
+    async def stop(self) -> None:
+        """Ask the command to commit and exit."""
+        if self._child is not None:
+            self._child.terminate()
+
+    async def kill(self) -> None:
+        """Kill the command and its ranks."""
+        if self._child is not None:
+            self._kill(self._child)
+
+    def _kill(self, child: "subprocess.Popen[bytes]") -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        import ray
+
+        raylet = os.getppid()  # it starts all workers of its node
+        place = ("--node", str(self._index), "--address", ray.util.get_node_ip_address())
+        child = (sys.executable, "-m", "assay.launchers.ray.child", f"{os.getpid()},{raylet}")
+        with (self._plan.logs() / f"node-{self._index}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*child, sys.executable, "-m", "assay", *self._plan.command, *place],
+                cwd=self._plan.folder if Path(self._plan.folder).is_dir() else self._plan.run_dir,
+                env={**os.environ, "ASSAY_HOME": self._plan.home},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+@dataclass
+class _Node:
+    """A node as the driver sees it."""
+
+    actor: Any
+    result: Any
+    """A future: first of the id of its machine, then of the command's exit code."""
+    node_id: str = ""
+    """Ray's id of its machine; empty until it is placed."""
+    began_s: float = 0.0
+    is_leaving: bool = False
+
+
+class Driver:
+    """Keeps the nodes of a run running, in a thread, until the run is finished or stopped."""
+
+    def __init__(self, plan: str) -> None:
+        self._plan = RayPlan.model_validate_json(plan)
+        self._text = plan
+        self._clock = SystemClock()
+        self._nodes: dict[int, _Node] = {}
+        self._retry_s: dict[int, float] = {}
+        self._num_failures = 0
+        self._is_finished = False
+        self._ending = ""
+        """Why the nodes are asked to leave; empty while they are not."""
+        self._waits = "its driver starts"
+        threading.Thread(target=self._drive, daemon=True).start()
+
+    def waits(self) -> str:
+        """Return what the run waits for; empty once its nodes were started."""
+        return self._waits
+
+    def run_dir(self) -> str:
+        """Return the folder of the run."""
+        return self._plan.run_dir
+
+    def end(self) -> None:
+        """Ask all nodes to commit and exit, and then end."""
+        self._ending = self._ending or "asked to stop"
+
+    def _drive(self) -> None:
+        import ray
+
+        try:
+            self._group = _placement_group(self._plan)
+            self._group.wait(LOOK_S)
+            while not self._is_over():
+                self._look()
+                self._take_results()
+            self._note(self._ending or "the run is finished")
+        except Exception:
+            # Ray restarts a driver that dies: with the cluster's control store away, there is nothing else to do.
+            self._note(traceback.format_exc())
+            time.sleep(RETRY_S)
+            os._exit(1)
+        release(self._plan.name)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    def _is_over(self) -> bool:
+        """Return whether no node is left of a run that is finished or stopped."""
+        if not self._ending and self._plan.stop_file().exists():
+            self.end()
+        return bool(self._ending or self._is_finished) and not self._nodes
+
+    def _look(self) -> None:
+        """Start nodes that are missing, and ask those to leave that have to."""
+        draining = draining_nodes()
+        if self._ending or self._is_finished:
+            for index in [index for index, node in self._nodes.items() if not node.node_id]:
+                self._forget(index)
+        else:
+            self._start_missing(draining)
+        for index, node in self._nodes.items():
+            if node.node_id and not node.is_leaving and (self._ending or node.node_id in draining):
+                self._leave(index, self._ending or "its machine is being drained")
+
+    def _start_missing(self, draining: set[str]) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        table = ray.util.placement_group_table(self._group)
+        if not self._has_room(table["state"]):
+            return
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} - draining
+        for index in range(self._plan.most):
+            if index in self._nodes or self._clock.monotonic_s() < self._retry_s.get(index, 0.0):
+                continue
+            if index >= self._plan.fewest:
+                others = {node.node_id for node in self._nodes.values()} | {*table["bundles_to_node_id"].values()}
+                where = {"label_selector": _selector(self._plan, others - {""})}
+            elif table["bundles_to_node_id"].get(index) in alive:
+                where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, index)}
+            else:
+                continue  # Ray moves the bundle when there is room for it
+            options = {**_detached(f"{self._plan.name}-node-{index}"), **self._plan.actor_options(), **where}
+            actor = ray.remote(NodeActor).options(**options).remote(self._text, index)
+            self._nodes[index] = _Node(actor, actor.node_id.remote())
+
+    def _has_room(self, state: str) -> bool:
+        """Return whether the fewest nodes were found once; say what is missing while they were not."""
+        if self._waits and state == "CREATED":
+            self._waits = ""
+        elif self._waits:
+            waits = missing_room(self._plan)
+            if waits != self._waits:
+                self._note(f"waits: {waits}")
+            self._waits = waits
+        return not self._waits
+
+    def _take_results(self) -> None:
+        import ray
+
+        if not self._nodes:
+            time.sleep(LOOK_S)
+            return
+        results = {node.result: index for index, node in self._nodes.items()}
+        for result in ray.wait([*results], num_returns=1, timeout=LOOK_S)[0]:
+            index = results[result]
+            try:
+                value = ray.get(result)
+            except ray.exceptions.RayError as error:
+                self._lost(index, error)
+            else:
+                self._placed(index, value) if isinstance(value, str) else self._ended(index, value)
+
+    def _placed(self, index: int, node_id: str) -> None:
+        node, shared = self._nodes[index], [i for i, other in self._nodes.items() if other.node_id == node_id]
+        if shared and index >= self._plan.fewest:
+            self._forget(index)  # its machine was given to another node meanwhile
+            return
+        for other in shared:
+            self._leave(other, f"node {index} has its machine")
+        node.node_id, node.began_s = node_id, self._clock.monotonic_s()
+        node.result = node.actor.run.remote()
+        self._note(f"node {index} runs on machine {node_id[:12]}")
+
+    def _leave(self, index: int, why: str) -> None:
+        self._note(f"node {index} is asked to commit and leave: {why}")
+        self._nodes[index].is_leaving = True
+        self._nodes[index].actor.stop.remote()
+
+    def _ended(self, index: int, code: int) -> None:
+        age_s = self._clock.monotonic_s() - self._nodes[index].began_s
+        self._forget(index)
+        self._note(f"node {index} has left with exit code {code}")
+        if code == 0:
+            self._is_finished = True
+        elif code == 2 and not self._ending:
+            self._ending = f"node {index} cannot run it: {self._last_line(index)}"
+        elif code != 75 and not self._ending:
+            self._count_failure(index, age_s, f"exit code {code}: {self._last_line(index)}")
+
+    def _lost(self, index: int, error: Exception) -> None:
+        import ray
+
+        self._note(f"node {index} is lost: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+        if isinstance(error, ray.exceptions.ActorUnavailableError):
+            self._nodes.pop(index)  # it may be there still, and is then found by its name
+        else:
+            self._forget(index)
+        self._is_finished = self._is_finished and bool(self._nodes)  # nobody may have evaluated it
+        if getattr(error, "actor_init_failed", False):
+            self._count_failure(index, 0.0, f"its actor does not start: {error}")
+
+    def _count_failure(self, index: int, age_s: float, what: str) -> None:
+        self._num_failures = 1 if age_s > SETTLED_S else self._num_failures + 1
+        self._retry_s[index] = self._clock.monotonic_s() + RETRY_S * 2**self._num_failures
+        if self._num_failures > MAX_FAILURES:
+            self._ending = f"{number_of(self._num_failures, 'failure')} in a row; the last one of node {index}, {what}"
+
+    def _forget(self, index: int) -> None:
+        """Give the resources of a node back."""
+        import ray
+
+        ray.kill(self._nodes.pop(index).actor)
+        self._retry_s[index] = self._clock.monotonic_s() + RETRY_S
+
+    def _last_line(self, index: int) -> str:
+        log = self._plan.logs() / f"node-{index}.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return next((line for line in reversed(lines) if line.strip()), f"nothing in {log}")
+
+    def _note(self, text: str) -> None:
+        with (self._plan.logs() / "driver.log").open("a") as log:
+            log.write(f"{utc_text(self._clock.now_s())} {text}\n")
+
+
+def missing_room(plan: RayPlan) -> str:
+    """Return what the cluster lacks for the fewest nodes of a run."""
+    import ray
+
+    machines = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] not in plan.left_out]
+    fitting = [
+        node for node in machines if all(node["Resources"].get(name, 0) >= n for name, n in plan.resources.items())
+    ]
+    wanted = ", ".join(f"{amount:g} {name}" for name, amount in plan.resources.items())
+    needs = f"it needs {number_of(plan.fewest, 'node')} with {wanted} each; the cluster has {len(fitting)} of that size"
+    return needs if len(fitting) < plan.fewest else f"{needs}, and others use them"
+
+
+def draining_nodes() -> set[str]:
+    """Return the ids of nodes that will be taken away, as an autoscaler or `ray drain-node` announced it."""
+    try:
+        from ray._private.state import state
+
+        return {*state.get_draining_nodes()}
+    except (ImportError, AttributeError):  # not part of Ray's public interface
+        return set()
+
+
+def release(name: str, *, at_once: bool = False) -> None:
+    """Kill the nodes of a driver and remove its placement group, if they are there; `at_once`: and their commands."""
+    import ray
+
+    for node in [text for text in ray.util.list_named_actors() if text.startswith(f"{name}-node-")]:
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            actor = ray.get_actor(node)
+            if at_once:
+                ray.get(actor.kill.remote(), timeout=5.0)
+            ray.kill(actor)
+    with contextlib.suppress(ValueError):
+        ray.util.remove_placement_group(ray.util.get_placement_group(name))
+
+
+def _placement_group(plan: RayPlan) -> Any:
+    """Return the placement group of a run, by its name if a former driver has asked for it."""
+    import ray
+
+    with contextlib.suppress(ValueError):
+        return ray.util.get_placement_group(plan.name)
+    return ray.util.placement_group(
+        [plan.resources] * plan.fewest,
+        strategy="STRICT_SPREAD",
+        name=plan.name,
+        lifetime="detached",
+        bundle_label_selector=[_selector(plan, set())] * plan.fewest,
+    )
+
+
+def _selector(plan: RayPlan, left_out: set[str]) -> dict[str, str]:
+    """Return the label selector that leaves out these machines and those that guards name."""
+    import ray
+
+    named = {node["NodeID"] for node in ray.nodes() if node["NodeManagerHostname"] in plan.left_out}
+    ids = ",".join(sorted(left_out | named))
+    return {"ray.io/node-id": f"!in({ids})"} if ids else {}
+
+
+def _detached(name: str) -> dict[str, Any]:
+    """Return the options of an actor that is found by its name and outlives whoever asked for it."""
+    return {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}

@@ -1,0 +1,207 @@
+"""Starts a run on a Ray cluster: `driver` has the actors, `client` is the process that connects.
+
+    assay train --on ray --> client --> driver 'assay-RUN' --> one actor a node --> assay train --on nodes
+
+Only Ray's own wheel is needed (`pip install 'assay[ray]'`), and this package is imported in the client alone.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import NonNegativeInt, field_validator
+
+from assay.base.errors import ConfigError, NotInstalledError, TrainingError
+from assay.base.names import shell_line
+from assay.elastic.nodes.connection import link_key
+from assay.elastic.workers import Workers
+from assay.launchers.guards import hosts_left_out
+from assay.launchers.launcher import LaunchState, SchedulerConfig
+from assay.launchers.ray.driver import RayPlan
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.store.launches import save_launch, saved_launches
+from assay.training.recipe import recipe_of
+
+CLIENT_S = 150.0
+"""Seconds until a client that does not answer is killed."""
+
+
+class RayConfig(SchedulerConfig):
+    """Ray options of a run."""
+
+    ray_address: str | None = None
+    """Address of the cluster, HOST:PORT; by default $RAY_ADDRESS, else the cluster that this machine is a node of."""
+    gpus_per_node: NonNegativeInt = 0
+    """GPUs of each node, one a worker; 0: the workers train on CPUs."""
+    resource: tuple[str, ...] = ()
+    """Further resources that each node needs, NAME=AMOUNT, as `ray start --resources` gave them to machines."""
+
+    @field_validator("resource")
+    @classmethod
+    def _are_amounts(cls, resources: tuple[str, ...]) -> tuple[str, ...]:
+        for text in resources:
+            if not re.fullmatch(r"[^=,\s]+=\d+(\.\d+)?", text) or text.partition("=")[0] in ("CPU", "GPU"):
+                raise ValueError(f"{text!r} is not like NAME=AMOUNT, with the name of a resource of your own")
+        return resources
+
+    def cluster(self) -> str:
+        """Return the address to connect to; raises `ConfigError` for one that nothing can be started at."""
+        address = self.ray_address or os.environ.get("RAY_ADDRESS") or "auto"
+        if "://" in address or address == "local":
+            raise ConfigError(
+                f"--ray-address {address}: give HOST:PORT of the cluster (usually port 6379), and run this on one of "
+                "its nodes. Ray's client protocol (ray://) would tie the run to this process."
+            )
+        return address
+
+
+CONFIG = RayConfig
+
+
+def check(config: RayConfig, *, world_size: int) -> Sequence[str]:
+    """Raise `ConfigError` unless the cluster answers and its machines have this version and see the home."""
+    config.check_world_size(world_size)
+    home = str(Home.from_environment().folder.resolve())
+    resource = config.resource[0].partition("=")[0] if config.resource else "GPU" if config.gpus_per_node else "CPU"
+    _ask("check", config.cluster(), home=home, resource=resource)
+    return ()
+
+
+def job_text(home: Home, run: Run, config: RayConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
+    """Return what would be started, as text."""
+    plan = _plan(home, run, config, world_size=world_size, options=options)
+    each = ", ".join(f"{name}: {amount:g}" for name, amount in plan.resources.items())
+    return f"""\
+# Run {run.run_id} on a Ray cluster, from its last commit to its end. Nothing was started.
+cluster: {config.cluster()}
+driver: actor {plan.name}, detached, without a processor, restarted wherever it dies
+placement group: {plan.name}, STRICT_SPREAD, {plan.fewest} x {{{each}}}
+further nodes: {plan.most - plan.fewest}, each when there is room
+each node I runs, as a child of its actor, with ASSAY_HOME={shell_line(plan.home)}:
+  assay {shell_line(*plan.command)} --node I --address ITS_IP
+logs: {plan.logs()}/node-I.log
+"""
+
+
+class RayLauncher:
+    """Starts runs on the cluster of a config. All machines must see the folder of runs."""
+
+    def __init__(self, home: Home, config: RayConfig, options: tuple[str, ...] = ()) -> None:
+        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
+        self._home = home
+        self._config = config
+        self._options = options
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Start the driver; the launch's `job` is its name, and `process` its id and the cluster's address.
+
+        If the cluster has a driver of this run without a record, its launcher was killed before it wrote the record.
+        That driver is recorded instead of starting another one.
+        """
+        plan = _plan(self._home, run, self._config, world_size=world_size, options=self._options)
+        plan.logs().mkdir(parents=True, exist_ok=True)
+        plan.stop_file().unlink(missing_ok=True)
+        link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
+        known = [launch.process.partition("@")[0] for launch in saved_launches(run) if launch.launcher == "ray"]
+        started = _ask("start", self._config.cluster(), plan=plan.model_dump_json(), known=known)
+        return save_launch(
+            run,
+            launcher="ray",
+            job=plan.name,
+            process=f"{started['id']}@{started['address']}",
+            world_size=world_size,
+            log=str(plan.logs() / "node-0.log"),
+        )
+
+
+LAUNCHER = RayLauncher
+
+
+def state(launch: Launch) -> LaunchState:
+    """Return the state of a driver; `elsewhere` if its cluster cannot be reached from here."""
+    try:
+        found: LaunchState = _ask_driver("state", launch)["state"]
+    except ConfigError:
+        return "elsewhere"
+    return found
+
+
+def follow_command(launch: Launch) -> str:
+    """Return the command that shows the first node's log; those of other nodes and of the driver lie beside it."""
+    return f"tail -F {shell_line(launch.log)}"
+
+
+def pending_reason(launch: Launch) -> str:
+    """Return what the driver waits for."""
+    return _ask_driver("state", launch).get("waits") or "nothing any more"
+
+
+def stop(launch: Launch) -> None:
+    """Ask the driver to let all nodes commit and exit."""
+    _ask_driver("stop", launch)
+
+
+def kill(launch: Launch) -> None:
+    """Kill driver, nodes and ranks at once."""
+    _ask_driver("kill", launch)
+
+
+def _plan(home: Home, run: Run, config: RayConfig, *, world_size: int, options: tuple[str, ...]) -> RayPlan:
+    config.check_world_size(world_size)
+    per_node, trainer = -(-world_size // config.nodes), recipe_of(run).trainer
+    text = next((option.partition("=")[2] for option in options if option.startswith("--workers=")), str(world_size))
+    least = Workers.of(text).least or world_size
+    others = [option for option in options if not option.startswith("--workers=")]
+    on_node = ("--on", "nodes", "--workers", text, "--workers-per-node", str(per_node), "--launched")
+    named = dict(text.split("=") for text in config.resource)
+    return RayPlan(
+        name=f"assay-{run.run_id}",
+        run_dir=run.run_dir,
+        home=str(home.folder.resolve()),
+        folder=str(Path.cwd()),
+        command=("train", "--resume", run.run_id, *on_node, *others),
+        fewest=-(-least // per_node),
+        most=config.nodes,
+        resources={
+            "CPU": per_node * trainer.threads_per_rank,
+            **({"GPU": config.gpus_per_node} if config.gpus_per_node else {}),
+            **{name: float(amount) for name, amount in named.items()},
+        },
+        left_out=tuple(hosts_left_out(home, run, world_size=world_size)),
+    )
+
+
+def _ask_driver(verb: str, launch: Launch) -> dict[str, Any]:
+    actor_id, _, address = launch.process.partition("@")
+    return _ask(verb, address, name=launch.job, actor_id=actor_id)
+
+
+def _ask(verb: str, cluster: str, **request: Any) -> dict[str, Any]:
+    """Return the answer of a client; raises `ConfigError` with its message if it has one."""
+    if importlib.util.find_spec("ray") is None:
+        raise NotInstalledError("the Python package 'ray' is not installed: pip install 'assay[ray]', on all machines.")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "assay.launchers.ray.client", verb],
+            input=json.dumps({"cluster": cluster, **request}),
+            capture_output=True,
+            text=True,
+            timeout=CLIENT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TrainingError(f"the Ray cluster at {cluster} did not answer within {CLIENT_S:.0f} s.") from error
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise TrainingError(f"Ray's client ended with {done.returncode}: {done.stderr.strip()[-2000:]}") from error
+    if "error" in answer:
+        raise ConfigError(answer["error"])
+    return answer
