@@ -1,51 +1,39 @@
 """A run on the stand-in of a Kubernetes cluster: its image, its volume, and what a user's machine knows of it."""
 
-import os
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from assay.launchers.kubernetes.job import job_name
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from kubernetes_cluster.cluster import KubernetesCluster
 from kubernetes_cluster.errors import Object
-from kubernetes_cluster.kubelet import Image
+from kubernetes_cluster.kubelet import Image, checkout_image
 
-IMAGE, CLAIM, ACCOUNT = "assay:1", "runs", "assay"
-ROLE: list[Object] = [
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]},
-    {"apiGroups": [""], "resources": ["pods", "resourcequotas"], "verbs": ["list"]},
-]
-"""What the pods' service account may do; as in kubernetes/rbac.yaml."""
+IMAGE, CLAIM, ACCOUNT, WORKER = "assay:1", "assay", "assay", "assay-worker"
+MANIFESTS = Path(__file__).parents[1] / "kubernetes"
+"""What a user applies before the first run."""
 
 
 @contextmanager
 def cluster_with_assay(
     folder: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, **options: object
 ) -> Iterator[KubernetesCluster]:
-    """Yield a cluster that this process' environment names; its claim `runs` is the folder `shared`."""
-    variables = {"PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    images = {IMAGE: Image({**variables, "HOME": str(folder)}), "without:1": Image({"PATH": "/usr/bin:/bin"})}
+    """Yield a cluster that this process' environment names; its claim is the folder `shared`."""
+    images = {IMAGE: checkout_image(), "without:1": Image({"PATH": "/usr/bin:/bin"})}
     volumes = folder / "volumes" / "default"
     volumes.mkdir(parents=True)
     (volumes / CLAIM).symlink_to(shared)
     with KubernetesCluster(folder, images, **options) as cluster:  # type: ignore[arg-type]
-        claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        named = {"metadata": {"name": ACCOUNT}}
-        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT}
-        rbac = "rbac.authorization.k8s.io/v1"
-        cluster.create(
-            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}, "spec": claim},
-            {"apiVersion": "v1", "kind": "ServiceAccount", **named},
-            {"apiVersion": rbac, "kind": "Role", "rules": ROLE, **named},
-            {"apiVersion": rbac, "kind": "RoleBinding", "subjects": [subject], "roleRef": reference, **named},
-        )
-        monkeypatch.setenv("KUBECONFIG", str(cluster.write_kubeconfig(folder / "kubeconfig")))
+        for file in ("storage", "rbac"):
+            cluster.create(*yaml.safe_load_all((MANIFESTS / f"{file}.yaml").read_text()))
+        # What the worker's service account may do is enough for a launch.
+        token = cluster.token_of(WORKER)
+        monkeypatch.setenv("KUBECONFIG", str(cluster.write_kubeconfig(folder / "kubeconfig", token=token)))
         yield cluster
 
 

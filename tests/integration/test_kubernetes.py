@@ -1,21 +1,26 @@
 """Runs on a stand-in of a Kubernetes cluster: start, stop, growth, shrinking, and what a cluster refuses."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.job import KubernetesConfig, job_name
 from assay.launchers.kubernetes.launcher import KubernetesLauncher, pending_reason, resize
-from assay.launchers.launches import kill, state_of, stop
+from assay.launchers.launches import kill, last_words, state_of, stop, waiting_words
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.launches import saved_launches
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from kubernetes_cluster.cluster import KubernetesCluster, missing_part
-from kubernetes_run import ACCOUNT, attempts_of, cluster_with_assay, options_of
+from kubernetes_run import ACCOUNT, CLAIM, IMAGE, attempts_of, cluster_with_assay, options_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SLOW = "".join(["faults:", *(f"\n- {{type: slow, attempt: {number}, step: 1, extra_s: 1}}" for number in range(1, 5))])
@@ -110,9 +115,9 @@ def test_a_job_without_a_record_is_recorded_and_a_namesake_of_another_run_is_nam
 def test_a_run_grows_and_shrinks_with_the_quota_and_as_somebody_asks(
     cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], run_it: Callable
 ) -> None:
-    _, whole, _ = run_it(trainer__epochs=5)
+    _, whole, _ = run_it(trainer__epochs=4)
     set_quota(cluster, pods=2)
-    run = new_tiny_run(trainer__epochs=5)
+    run = new_tiny_run(trainer__epochs=4)
     (faults := Path(run.run_dir) / "slow.yaml").write_text(SLOW)
     launcher = launcher_of(shared, "--workers=1..3", f"--faults={faults}", nodes=3, service_account=ACCOUNT)
     launch = launcher.start(run, world_size=3)
@@ -126,11 +131,91 @@ def test_a_run_grows_and_shrinks_with_the_quota_and_as_somebody_asks(
     wait_for_world_size(cluster, run, 2)
     with pytest.raises(ConfigError, match="uses 1 to 3 nodes"):
         resize(launch, 4)
-    assert "of 100" in cluster.job(job_name(run))["metadata"]["annotations"]["assay/step"]
+    assert "of 80" in cluster.job(job_name(run))["metadata"]["annotations"]["assay/step"]
     cluster.wait_until(lambda: state_of(launch) == "ended", "the run to end", timeout_s=180)
     assert_undisturbed(run, whole.finished().weights_digest)
     assert cluster.job(job_name(run))["spec"]["parallelism"] == 2, "a size that somebody has set stays"
     assert cluster.num_pods_made(job_name(run)) <= 6
+
+
+def assay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-c", "from assay.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_one_command_trains_a_recipe_and_another_stops_it(
+    cluster: KubernetesCluster, shared: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    train = (
+        "train",
+        str(recipe),
+        "trainer.epochs=40",
+        "--run-id",
+        "first",
+        "--on",
+        "kubernetes",
+        "--workers",
+        "2",
+        "--nodes",
+        "2",
+    )
+    options = ("--image", IMAGE, "--claim", f"{CLAIM}:{shared}", "--cpu", "1")
+    for wrong, message in (
+        (("--claim", f"none:{shared}"), "--claim none: namespace 'default' has no such object"),
+        (("--claim", f"{CLAIM}:/elsewhere"), "which the pods cannot reach"),
+        (("--namespace", "team"), "delete services in namespace 'team', if there is one"),
+        (("--nodes", "3"), "--nodes 3 --workers 2"),
+    ):
+        refused = assay(*train, *options, *wrong)
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+    printed = assay(*train, *options, "--dry-run").stdout
+    assert [item["kind"] for item in yaml.safe_load_all(printed)] == ["Service", "Job"]
+    assert not (tmp_path / "home").exists(), "nothing is written before a launch can work"
+
+    launched = assay(*train, *options)
+    assert launched.returncode == 0, launched.stderr
+    assert "run first: Kubernetes Job default/assay-first" in launched.stdout
+    assert "kubectl logs --namespace default --follow" in launched.stdout
+    assert "gets 2 nodes" in assay("train", "resize", "first", "--nodes", "2").stdout
+    run = Home.from_environment().run("first")
+    cluster.wait_until(log_of(run).commits, "a first commit", timeout_s=180)
+    assert "Kubernetes Job default/assay-first was asked to commit and stop" in assay("train", "stop", "first").stdout
+    [launch] = saved_launches(run)
+    cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to go")
+    assert "nothing to stop" in assay("train", "stop", "first").stdout
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("without:1", r"BackoffLimitExceeded|backoff limit"),
+        ("older:1", r"exit code 2 matching FailJob rule.*\n.*exit code 2"),
+    ],
+)
+def test_an_image_that_cannot_run_it_ends_the_job_and_says_why(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], image: str, reason: str
+) -> None:
+    run = new_tiny_run()
+    launch = launcher_of(shared, image=image).start(run, world_size=2)
+    cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to fail")
+    assert re.search(reason, last_words(launch)), last_words(launch)
+    assert not attempts_of(run)
+    again = launcher_of(shared).start(run, world_size=2)  # replaces the Job that failed
+    assert (again.job, again.process != launch.process) == (launch.job, True)
+    assert state_of(launch) == "ended"
+    kill(again)
+
+
+def test_an_image_that_is_not_there_is_waited_for_and_named(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
+) -> None:
+    launch = launcher_of(shared, image="none:1").start(new_tiny_run(), world_size=2)
+    cluster.wait_until(lambda: "Back-off pulling image" in waiting_words(launch), "the reason", timeout_s=20)
+    assert state_of(launch) == "queued"
+    kill(launch)
+    cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to go", timeout_s=20)
 
 
 def set_quota(cluster: KubernetesCluster, pods: int) -> None:

@@ -65,7 +65,11 @@ class SchedulerModule(LauncherModule, Protocol):
         ...
 
     def follow_command(self, launch: Launch) -> str:
-        """Return the shell command that shows the launch's output."""
+        """Return the shell command that shows the output of a launch without a log file."""
+        ...
+
+    def end_reason(self, launch: Launch) -> str:
+        """Return why a launch without a log file has ended; empty if nobody knows."""
         ...
 
     def pending_reason(self, launch: Launch) -> str:

@@ -2,8 +2,10 @@
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
+from assay.base.json_log import plain_log
 from assay.launchers.launcher import LauncherModule, LaunchState, SchedulerModule
 from assay.records.launch import Launch, LaunchKind
 from assay.records.run import Run
@@ -46,6 +48,18 @@ def stop(launch: Launch) -> None:
 def kill(launch: Launch) -> None:
     """Kill a launch at once; its commits stay. Does nothing if it has ended."""
     _module_of(launch).kill(launch)
+
+
+def last_words(launch: Launch, *, num_characters: int = 600) -> str:
+    """Return the end of what a launch printed, or why its scheduler ended it."""
+    if not launch.log:
+        return "" if launch.is_process() else scheduler(launch.launcher).end_reason(launch)[-num_characters:]
+    path = Path(launch.log)
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4 * num_characters))
+        return plain_log(file.read().decode(errors="replace"))[-num_characters:].strip()
 
 
 def last_launch(run: Run) -> Launch | None:

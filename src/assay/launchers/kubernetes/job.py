@@ -25,6 +25,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from assay.base.config import unreadable_yaml
 from assay.base.errors import ConfigError
+from assay.elastic.nodes.connection import STOPPED_EARLY
 from assay.elastic.workers import Workers
 from assay.launchers.kubernetes.client import Object
 from assay.launchers.launcher import SchedulerConfig, resume_command
@@ -45,7 +46,6 @@ NUM_FAILURES = 10
 """Counted ends of pods that fail the Job. Deaths of ranks are counted by the run (`--max-restarts`)."""
 MARGIN_S = 10
 """Of a pod's grace time, the part that is left when ranks that did not commit are killed."""
-STOPPED_EARLY, WRONG = 75, 2
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
@@ -220,7 +220,7 @@ def job_rules() -> Object:
         "podFailurePolicy": {
             "rules": [
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [WRONG]}},
+                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [ConfigError.exit_code]}},
                 {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [STOPPED_EARLY]}},
             ]
         },

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from assay.base.errors import ConfigError, TrainingError
-from assay.elastic.nodes.connection import link_key
+from assay.elastic.nodes.connection import STOPPED_EARLY, link_key
 from assay.launchers.kubernetes.client import ApiError, Cluster, Object, find_cluster
 from assay.launchers.kubernetes.job import (
     FEWEST_NODES,
@@ -153,8 +153,8 @@ def _check_permissions(cluster: Cluster, namespace: str) -> None:
                 missing.append(f"{verb} {resource}")
     if missing:
         raise ConfigError(
-            f"you may not {', '.join(missing)} in namespace '{namespace}'. Ask its administrator for the Role in "
-            "kubernetes/rbac.yaml, or choose another --namespace."
+            f"you may not {', '.join(missing)} in namespace '{namespace}', if there is one. Ask its administrator for "
+            "the Role in kubernetes/rbac.yaml, or choose another --namespace."
         )
 
 
@@ -273,6 +273,21 @@ def _waiting(pod: Object) -> Iterator[str]:
     for container in status.get("containerStatuses", []):
         if (waiting := container.get("state", {}).get("waiting")) and waiting.get("reason") != "ContainerCreating":
             yield f"{waiting['reason']}: {waiting.get('message', '')}"
+
+
+def end_reason(launch: Launch) -> str:
+    """Return why the Job failed, and the last lines of its pods that ended with an error."""
+    cluster, job = _find_job(launch)
+    if job is None or job["metadata"]["uid"] != launch.process.partition(" ")[0]:
+        return ""
+    conditions = job.get("status", {}).get("conditions") or []
+    reasons = [item.get("message", "") for item in conditions if item["type"] == "Failed" and item["status"] == "True"]
+    for pod in cluster.request("GET", pods_path(launch.job))["items"]:
+        for container in pod.get("status", {}).get("containerStatuses", []):
+            ended = container.get("state", {}).get("terminated", {})
+            if ended.get("exitCode") not in (None, 0, STOPPED_EARLY):
+                reasons.append(f"{ended.get('reason', '')}, exit code {ended['exitCode']}: {ended.get('message', '')}")
+    return "\n".join(reasons).strip()
 
 
 def stop(launch: Launch) -> None:

@@ -199,11 +199,6 @@ def state(launch: Launch) -> LaunchState:
     return "running" if states[0] in _ACTIVE else "queued"
 
 
-def follow_command(launch: Launch) -> str:
-    """Return the command that shows the job's log."""
-    return f"tail -F {launch.log}"
-
-
 def pending_reason(launch: Launch) -> str:
     """Return Slurm's pending reason of a job, e.g. `Resources`; `None` if it has started meanwhile."""
     reasons = run_slurm("squeue", "--noheader", "--format=%r", f"--jobs={launch.job}").split()

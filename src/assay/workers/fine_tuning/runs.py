@@ -14,9 +14,8 @@ from typing import NamedTuple, TypeVar
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import StoreAwayError, StoreError, TrainingError
-from assay.base.json_log import plain_log
 from assay.launchers.launcher import Launcher
-from assay.launchers.launches import kill, last_launch, state_of, stop, waiting_words
+from assay.launchers.launches import kill, last_launch, last_words, state_of, stop, waiting_words
 from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated
 from assay.records.launch import Launch
 from assay.records.run import Run
@@ -162,7 +161,7 @@ class RunsOfHome:
             if is_living:
                 reason = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
                 return RunProgress(True, False, step, waits_for=reason)
-            return RunProgress(False, False, step, _failure(run, launch), _last_words(launch))
+            return RunProgress(False, False, step, _failure(run, launch), _of_scheduler(launch, last_words))
         audit = saved_audit(run.run_dir)
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
         is_done = audit is not None and (folder / EVALUATION_FILE).is_file()
@@ -265,13 +264,3 @@ def _failure(run: Run, launch: Launch) -> str:
     if since and since[-1].outcome == "failed":
         return since[-1].reason or "its last attempt failed"
     return ""
-
-
-def _last_words(launch: Launch, *, num_characters: int = 600) -> str:
-    """Return the end of a launch's output."""
-    path = Path(launch.log) if launch.log else None
-    if path is None or not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4 * num_characters))
-        return plain_log(file.read().decode(errors="replace"))[-num_characters:].strip()

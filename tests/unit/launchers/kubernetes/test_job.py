@@ -20,6 +20,7 @@ from assay.store.home import Home
 from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
 
+MANIFESTS = Path(__file__).parents[4] / "kubernetes"
 VERSIONS = ("1.31", "1.34", "1.37")
 
 
@@ -73,6 +74,13 @@ def test_the_printed_objects_are_valid(home: Home, run: Run, tmp_path: Path, ver
         assert [item["kind"] for item in objects] == ["Service", "Job"]
         for item in objects:
             kubernetes_validate.validate(item, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file", sorted(MANIFESTS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_manifests_of_server_worker_and_database_are_valid(file: Path, version: str) -> None:
+    for item in yaml.safe_load_all(file.read_text()):
+        kubernetes_validate.validate(item, version, strict=True)
 
 
 def test_ends_of_pods_mean_what_the_node_command_says(home: Home, run: Run, tmp_path: Path) -> None:
