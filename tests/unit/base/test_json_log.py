@@ -1,6 +1,7 @@
 """With --log-format json, whatever a process logs, prints to stderr or dies of is one JSON object a line."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,10 @@ def run() -> Run:
     def run_program(program: str, *, logger: str = "assay.test", log_format: str = "json") -> tuple[Lines, int]:
         text = f"{BEGIN}use_log_format({logger!r}, run='run-1')\n{program}"
         done = subprocess.run(
-            [sys.executable, "-c", text], capture_output=True, env={"ASSAY_LOG_FORMAT": log_format}, check=False
+            [sys.executable, "-c", text],
+            capture_output=True,
+            env={**os.environ, "ASSAY_LOG_FORMAT": log_format},
+            check=False,
         )
         assert done.stdout == b"" and done.stderr.isascii()
         return [json.loads(line) for line in done.stderr.decode().split("\n")[:-1]], done.returncode

@@ -154,9 +154,10 @@ def test_metrics_of_runs_equal_what_commands_print_after_each_change(scraped: Sc
         record_attempt(ledger, "open", 2, "failed", failure="hang")
         check_equal_to_commands(scraped)
         assert scraped.by("interruptions")["hang"] == 1
-        ledger.record_phase_seconds(
-            PhaseSeconds(run_id="evalrun-1", attempt=0, rank=0, held_s=40.0, seconds={"evaluation": 40.0})
-        )
+        for name in ("evalrun-1", "open"):
+            ledger.record_phase_seconds(
+                PhaseSeconds(run_id=name, attempt=0, rank=0, held_s=20.0, seconds={"evaluation": 20.0})
+            )
         check_equal_to_commands(scraped)
         assert scraped.by("device_seconds")["evaluation"] == 130.0
         ledger.record_log_entries("open", {0: RunFinished(attempt=2, step=9, weights_digest="")})
