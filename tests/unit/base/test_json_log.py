@@ -91,11 +91,21 @@ def test_hostile_texts_break_no_line(run: Run) -> None:
 
 def test_threads_do_not_mix_their_lines(run: Run) -> None:
     program = (
-        "def talk(n):\n  for _ in range(200): print(f'thread {n}', 'says', file=sys.stderr)\n"
-        "for n in range(4): threading.Thread(target=talk, args=(n,)).start()\n"
+        "sys.stderr.write('half a line')\n"
+        "other = threading.Thread(target=lambda: print('a line', file=sys.stderr))\n"
+        "other.start(); other.join()\nprint(' and the rest', file=sys.stderr)\n"
     )
     lines, _ = run(program)
-    assert sorted(line["message"] for line in lines) == sorted(f"thread {n} says" for n in range(4) for _ in range(200))
+    assert [line["message"] for line in lines] == ["a line", "half a line and the rest"]
+
+
+def test_a_servers_own_handler_writes_a_record_once(run: Run) -> None:
+    lines, _ = run(
+        "from assay.serving.http.log_limit import LimitedLogHandler\n"
+        "logging.getLogger().addHandler(LimitedLogHandler())\n"
+        "for _ in range(3): logging.getLogger('assay').error('again')\n"
+    )
+    assert [line["message"] for line in lines] == ["again"]
 
 
 def test_the_text_of_json_lines_is_what_people_read_and_other_lines_stay() -> None:
