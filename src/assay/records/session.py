@@ -35,8 +35,16 @@ class SessionModel(Record):
     model_index: NonNegativeInt
     """Number of the model within the session, given by the client."""
     base_model: str
+    base: dict[str, Any]
+    """Contents of the base model's file at creation; later edits do not affect the session."""
     lora_rank: PositiveInt | None
     """None: all weights are trained."""
+    lora_seed: int | None = None
+    """Seed of the adapter's first weights; None derives it from the model's id."""
+    trains_attention: bool = True
+    trains_mlp: bool = True
+    trains_unembedding: bool = True
+    """Whether the adapter covers these layers."""
     user_metadata: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -89,6 +97,8 @@ class SessionSampler(Record):
     sampler_index: NonNegativeInt
     """Number of the sampler within the session, given by the client."""
     base_model: str
+    base: dict[str, Any] | None = None
+    """Contents of the base model's file, if its weights are meant."""
     path: str | None = None
     """tinker://MODEL/sampler_weights/NAME."""
     model_index: NonNegativeInt | None = None

@@ -54,7 +54,7 @@ def run_server(
         from assay.serving.openai.app_state import BASE_PATH, DEFAULT_PROJECT, AppState
         from assay.serving.openai.auth_middleware import check_address
 
-        for name in ("fastapi", "prometheus_client"):
+        for name in ("fastapi", "prometheus_client", "zstandard"):
             if find_spec(name) is None:
                 raise ImportError(name=name)
     except ImportError as error:
@@ -99,8 +99,9 @@ def _api_when_needed(app: "AppState") -> "ASGIApp":
 
     def make() -> None:
         from assay.serving.openai.app import make_app
+        from assay.serving.tinker.app import with_tinker
 
-        apps.append(make_app(app))
+        apps.append(make_app(app, with_tinker))
 
     async def respond(scope: "Scope", receive: "Receive", send: "Send") -> None:
         async with lock:

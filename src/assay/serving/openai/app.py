@@ -5,6 +5,7 @@ It imports no torch; worker processes train.
 
 import json
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from fastapi import FastAPI, Request
@@ -55,9 +56,9 @@ CLIENT_GONE = 499
 """Status of a response that nobody reads."""
 
 
-def make_app(app: AppState) -> ASGIApp:
-    """Return the application with authentication."""
-    return AuthMiddleware(make_api(app), app.keys)
+def make_app(app: AppState, add_api: Callable[[ASGIApp, AppState], ASGIApp] = lambda api, app: api) -> ASGIApp:
+    """Return the application with authentication. `add_api` adds other APIs of the server, which share it."""
+    return AuthMiddleware(add_api(make_api(app), app), app.keys)
 
 
 def make_api(app: AppState) -> FastAPI:

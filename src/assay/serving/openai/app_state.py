@@ -30,6 +30,7 @@ from assay.serving.queue.limits import ProjectLimits
 from assay.serving.queue.status import QueueView
 from assay.serving.quota import ProjectStorage
 from assay.serving.retention import CheckpointRetention, StoreOfRun
+from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.uploads import UploadRepository
 from assay.serving.webhooks.outbox import Outbox
 from assay.store.objects import ObjectStore
@@ -58,6 +59,7 @@ class AppState(NamedTuple):
     batches: BatchRepository
     evals: EvalRepository
     eval_runs: EvalRunRepository
+    sessions: SessionRepository
     outbox: Outbox
     keys: KeyRepository
     projects: ProjectRepository
@@ -109,6 +111,7 @@ class AppState(NamedTuple):
             batches=batches,
             evals=EvalRepository(store, clock),
             eval_runs=eval_runs,
+            sessions=SessionRepository(store, clock),
             outbox=Outbox(store, clock),
             keys=KeyRepository(store, clock),
             projects=projects,

@@ -29,12 +29,14 @@ _LOOKS = ("GET", "HEAD")
 """Methods that a read-only key may use."""
 MAX_REQUESTS_OF_KEY = 512
 """Concurrent requests per key, so that other keys get connections."""
+TINKER_PREFIX = "tml-"
+"""The Tinker SDK accepts only keys that begin with it."""
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 1 << 14
 """Total length of headers; h11 limits it only if they arrive in several pieces."""
 _ONCE = frozenset(
     b"authorization content-encoding content-type host idempotency-key if-range openai-organization "
-    b"openai-project range x-stainless-retry-count".split()
+    b"openai-project range x-api-key x-stainless-retry-count".split()
 )
 """Headers that must not be repeated, because it would be ambiguous which value counts."""
 
@@ -94,8 +96,7 @@ class AuthMiddleware:
                     code="admin_key_required",
                 )
             return DEFAULT_PROJECT, ""
-        kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        key = self._keys.opening(secret.strip()) if kind.lower() == "bearer" else None
+        key = self._keys.opening(secret_of(headers))
         if key is None:
             raise ApiError(
                 "The API key is missing, invalid, revoked or expired. Create one with 'assay serve key create' "
@@ -113,6 +114,14 @@ class AuthMiddleware:
                 code="insufficient_permissions",
             )
         return key.project, key.key_id
+
+
+def secret_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the secret of a request: the bearer token, or X-API-Key with the prefix of the Tinker SDK."""
+    kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip()
+    return headers.get(b"x-api-key", b"").decode("latin-1").strip().removeprefix(TINKER_PREFIX)
 
 
 def checked_headers(scope: Scope) -> dict[bytes, bytes]:

@@ -107,6 +107,11 @@ class Result(NamedTuple):
         """Return the final error of a request: the client does not send it again."""
         return cls.of_json({"error": message, "category": category})
 
+    @property
+    def is_error(self) -> bool:
+        """Whether the request had no effect."""
+        return self.content_type == JSON and "error" in json.loads(self.body)
+
 
 class ChangedRequestError(AssayError):
     """The number belongs to a request with a different body."""
@@ -155,6 +160,9 @@ class RequestLog:
         if self.target.role == "sample":
             self._store.delete(self._waiting_key(seq_id))
         return is_first
+
+    def has_request(self, seq_id: int) -> bool:
+        return self._store.exists(self._key("requests", seq_id))
 
     def has_result(self, seq_id: int) -> bool:
         return self._store.exists(self._key("results", seq_id))

@@ -26,6 +26,7 @@ from assay.records.session import (
 )
 from assay.serving.repository import ResourceRepository, ResourceState, resource_log
 from assay.serving.sessions.request_log import ChangedRequestError, RequestLog, TargetId, data_folder, read_target_id
+from assay.store.leases import leases
 
 SCHEME = "tinker://"
 _TYPES: dict[str, CheckpointType] = {"weights": "training", "sampler_weights": "sampler"}
@@ -146,6 +147,16 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
             at_s=self._clock.now_s(), model_index=model_index, checkpoint_type=checkpoint_type, name=name
         )
         self.change(path.model.session_id, lambda state: deleted if state.checkpoint(path) else None)
+
+    def waiting_reason(self, session_id: str) -> str | None:
+        """Return why requests of a session are not executed, or None if a worker executes them."""
+        held = [*leases(self.store, data_folder(session_id))][-1:]
+        if not held:
+            return "No worker has taken the session yet."
+        is_silent = self._clock.now_s() - held[0].beat_s > held[0].term_s
+        if held[0].is_released or is_silent:
+            return f"The worker {held[0].worker} is gone, and no other has taken the session yet."
+        return None
 
     def finish(self, session_id: str, status: str) -> None:
         """Accept no further requests; idempotent, the first status stands."""

@@ -109,7 +109,7 @@ def test_a_session_keeps_its_models_samplers_and_saved_weights(store: ObjectStor
     fields: dict[str, Any] = {"at_s": 1.0, "key_id": "", "sdk_version": "0.38.0"}
     sessions.put(SessionCreated(session_id=session_id, project="p", **fields))
     assert sessions.open_ids() == [session_id]
-    model = SessionModel(at_s=1.0, model_index=0, base_model="tiny", lora_rank=4)
+    model = SessionModel(at_s=1.0, model_index=0, base_model="tiny", base={}, lora_rank=4)
     for at_s in (1.0, 2.0):
         sessions.add_model(session_id, model.model_copy(update={"at_s": at_s}))
     with pytest.raises(ChangedRequestError, match="Model 0"):

@@ -1,0 +1,25 @@
+"""The official SDK, unchanged, against the server: all calls that loops make."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from served import app_in
+from sessions import AnsweringWorker, on_socket, tinker_server
+
+
+def test_a_client_trains_samples_saves_and_resumes(requires, tmp_path: Path) -> None:
+    requires("sdks", find_spec("tinker") is not None, "the tinker SDK is not installed")
+    app = app_in(tmp_path, method="supervised")
+    worker = AnsweringWorker(app.sessions)
+    script = Path(__file__).with_name("client_script.py")
+    with on_socket(tinker_server(app)) as url, worker.at_work():
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", script, url], capture_output=True, text=True, check=False
+        )
+    assert ended.returncode == 0, ended.stderr
+    (session_id,) = app.sessions.open_ids()
+    state = app.sessions.found(session_id, "default")
+    assert state.finished is not None and state.finished.status == "success"
+    assert len(worker.executed) == len({(target, seq_id) for target, seq_id, _ in worker.executed})
