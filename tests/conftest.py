@@ -16,6 +16,7 @@ import pytest
 import shapes
 from assay.base.errors import ConfigError
 from assay.scoring.python_process import PythonProcess
+from ray_cluster import RayCluster, loopback_only, missing_part
 from slurm_cluster import SlurmCluster, missing_program
 
 shapes.install()
@@ -86,6 +87,20 @@ def published_data() -> Path:
     folder = Path(os.environ.get("ASSAY_DATA", checkout.parent / "shared" / "data"))
     require("data", folder.is_dir(), f"{folder} is not there; set ASSAY_DATA to the folder of published data")
     return folder
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A Ray cluster that has a head without processors, in a network of loopback alone. The caller adds nodes."""
+    missing = missing_part()
+    require("ray", missing is None, missing or "")
+    cluster = RayCluster()
+    with loopback_only():
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 @pytest.fixture(scope="session")

@@ -74,10 +74,9 @@ class RayCluster:
         self.environment = {**_QUIET}
         self.nodes: list[RayNode] = []
 
-    def start(self, num_nodes: int, num_cpus: int = 1) -> None:
-        """The head has no processor, so all runs are on the others."""
+    def start(self) -> None:
+        """The head has no processor, so all runs are on the nodes that are added."""
         self._add(["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self._folder}"])
-        self.add_nodes(num_nodes, num_cpus)
 
     def add_nodes(self, number: int, num_cpus: int = 1) -> list[RayNode]:
         """Return once they are part of the cluster."""

@@ -1,4 +1,4 @@
-"""What every launcher must do: this machine in the background, and a real Slurm."""
+"""What every launcher must do: this machine in the background, a real Slurm, a real Ray."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import pytest
 from assay.launchers.launcher import Launcher
 from assay.launchers.launches import state_of, stop
 from assay.launchers.local import BackgroundLauncher
+from assay.launchers.ray.launcher import RayConfig, RayLauncher
 from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -18,11 +19,17 @@ from assay.training.audit import audit_run
 from slurm_cluster import wait_until
 
 
-@pytest.fixture(params=["background", pytest.param("slurm", marks=pytest.mark.slow)])
-def launcher(request: pytest.FixtureRequest, new_tiny_run: object) -> Launcher:
+@pytest.fixture(params=["background", *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "ray"))])
+def launcher(request: pytest.FixtureRequest, new_tiny_run: object, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     """`new_tiny_run` first: it says where the home is."""
     if request.param == "background":
         return BackgroundLauncher(Home.from_environment())
+    if request.param == "ray":
+        cluster = request.getfixturevalue("ray_cluster")
+        for name, value in cluster.environment.items():
+            monkeypatch.setenv(name, value)
+        cluster.add_nodes(2 - len(cluster.nodes), num_cpus=2)
+        return RayLauncher(Home.from_environment(), RayConfig())
     request.getfixturevalue("slurm")
     return SlurmLauncher(Home.from_environment(), SlurmConfig())
 

@@ -21,11 +21,11 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from ray_cluster import RayCluster, RayNode, loopback_only, missing_part
+from ray_cluster import RayCluster, RayNode
 from slurm_cluster import wait_until as wait_shortly
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-EPOCHS, STEP_S = 3, 0.4
+EPOCHS, STEP_S = 2, 0.4
 RECIPE = {"trainer__epochs": EPOCHS, "trainer__commit_every": 1}
 SLOW_S = {1: STEP_S, 2: 1.5}
 """Attempt -> seconds more of a step, so that there is time for machines to come and go."""
@@ -37,33 +37,15 @@ def wait_until(is_so, what: str) -> None:
     wait_shortly(is_so, what, timeout_s=240)
 
 
-@pytest.fixture(scope="module")
-def network(requires) -> Iterator[None]:
-    missing = missing_part()
-    requires("ray", missing is None, missing or "")
-    with loopback_only():
-        yield
-
-
-@pytest.fixture(scope="module")
-def started(network: None) -> Iterator[RayCluster]:
-    cluster = RayCluster()
-    try:
-        cluster.start(num_nodes=0)
-        yield cluster
-    finally:
-        cluster.stop()
-
-
 @pytest.fixture
-def ray(started: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+def ray(ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
     """With three nodes of one processor each, beside the head that has none."""
-    for name, value in started.environment.items():
+    for name, value in ray_cluster.environment.items():
         monkeypatch.setenv(name, value)
-    started.add_nodes(4 - len(started.nodes))
-    yield started
-    for node in started.nodes[4:]:
-        started.kill(node)
+    ray_cluster.add_nodes(4 - len(ray_cluster.nodes))
+    yield ray_cluster
+    for node in ray_cluster.nodes[4:]:
+        ray_cluster.kill(node)
 
 
 class Started:
@@ -256,6 +238,10 @@ def test_what_cannot_work_is_refused_before_anything_is_started(
         check(RayConfig(ray_address="ray://127.0.0.1:10001"), world_size=1)
     with pytest.raises(ConfigError, match="some node would have none"):
         check(RayConfig(nodes=2), world_size=1)
+    with monkeypatch.context() as other:
+        other.setenv("ASSAY_LEDGER", "postgresql://assay@127.0.0.1:1/db")
+        with pytest.raises(ConfigError, match=r"machine .* has another \$ASSAY_LEDGER"):
+            check(RayConfig(), world_size=1)
     (tmp_path / "assay").mkdir()
     (tmp_path / "assay" / "__init__.py").write_text("raise ImportError('not here')")
     ray.environment["PYTHONPATH"] = str(tmp_path)
@@ -266,6 +252,14 @@ def test_what_cannot_work_is_refused_before_anything_is_started(
     with pytest.raises(ConfigError, match=r"machine .* has no assay \(not here\)"):
         check(RayConfig(), world_size=1)
     ray.kill(bare)
+
+
+def test_a_final_error_of_a_node_ends_the_run_with_its_message(ray: RayCluster, new_tiny_run) -> None:
+    run = new_tiny_run(**RECIPE)
+    launcher = RayLauncher(Home.from_environment(), RayConfig(), ("--no-such-option",))
+    started = Started(run, launcher.start(run, world_size=1))
+    wait_until(lambda: state_of(started.launch) == "ended", "its end")
+    assert "node 0 cannot run it: " in started.text("driver") and "no-such-option" in started.text("driver")
 
 
 def test_a_client_of_another_version_is_told_both(ray: RayCluster) -> None:

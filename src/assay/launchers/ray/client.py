@@ -5,6 +5,7 @@ because connecting hangs or exits where a cluster is half gone.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -13,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from assay.base.code_version import code_version
 from assay.base.errors import ConfigError
 from assay.launchers.ray.driver import NAMESPACE, Driver, RayPlan, release
 
@@ -26,35 +26,37 @@ def check(home: str, resource: str) -> dict[str, str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def probe() -> tuple[str, bool]:  # a nested function travels as bytecode: the package may be missing there
+    def probe() -> tuple[str, bool, str]:  # a nested function travels as bytecode: the package may be missing there
+        ledger = hashlib.sha256(os.environ.get("ASSAY_LEDGER", "").encode()).hexdigest()
         try:
             from assay.base.code_version import code_version
         except ImportError as error:
-            return f"no assay ({error})", True
-        return code_version(), Path(home).is_dir() or not needs_home
+            return f"no assay ({error})", False, ledger
+        return code_version(), Path(home).is_dir(), ledger
 
-    needs_home = Path(home).is_dir()
+    version, has_home, ledger = probe()
     machines = {
-        node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        ray.remote(probe)
+        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+        .remote(): f"machine {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get(resource)
     }
-    probes = {
-        ray.remote(probe)
-        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
-        .remote(): machine
-        for node_id, machine in machines.items()
-    }
-    answered, _ = ray.wait([*probes], num_returns=len(probes), timeout=ANSWER_S) if probes else ([], [])
-    for answer in answered:
-        found, sees_home = ray.get(answer)
-        if found != code_version():
+    answers, _ = ray.wait([*machines], num_returns=len(machines), timeout=ANSWER_S) if machines else ([], [])
+    for answer in answers:
+        its_version, its_home, its_ledger = ray.get(answer)
+        if its_version != version:
             raise ConfigError(
-                f"machine {probes[answer]} has {found} in the environment of its 'ray start', this process has "
-                f"{code_version()}. Install the same version there, or leave the machine out with --resource."
+                f"{machines[answer]} has {its_version} in the environment of its 'ray start', and this process has "
+                f"{version}. Install the same version there, or leave the machine out with --resource."
             )
-        if not sees_home:
-            raise ConfigError(f"machine {probes[answer]} does not see {home}, which all machines of a run share.")
+        if has_home and not its_home:
+            raise ConfigError(f"{machines[answer]} does not see {home}, which all machines of a run share.")
+        if its_ledger != ledger:
+            raise ConfigError(
+                f"{machines[answer]} has another $ASSAY_LEDGER than this process: set it in the environment of "
+                "'ray start' there, and start Ray there again."
+            )
     return {}
 
 
@@ -90,7 +92,7 @@ def state(name: str, actor_id: str) -> dict[str, str]:
 
 
 def stop(name: str, actor_id: str) -> dict[str, str]:
-    """Ask the driver to stop all nodes. One that is being restarted finds the file."""
+    """Ask the driver to stop all nodes."""
     if (actor := _driver(name, actor_id)) is not None:
         _of(actor, "end")
     return {}

@@ -35,6 +35,7 @@ from assay.base.clock import SystemClock, utc_text
 from assay.base.units import number_of
 
 NAMESPACE = "assay"
+STOP_FILE = "stop"
 LOOK_S = 2.0
 """Seconds between looks at the nodes of the cluster."""
 RETRY_S = 5.0
@@ -42,6 +43,8 @@ RETRY_S = 5.0
 SETTLED_S = 300.0
 """A command that ran for so long is no early failure."""
 MAX_FAILURES = 5
+KILL_S = 5.0
+"""Seconds that the actors get to kill their commands; without them, the processes above the commands do."""
 
 
 class RayPlan(BaseModel):
@@ -71,7 +74,7 @@ class RayPlan(BaseModel):
 
     def stop_file(self) -> Path:
         """Return the file that asks a driver to stop, also one that is being restarted."""
-        return self.logs() / "stop"
+        return self.logs() / STOP_FILE
 
     def actor_options(self) -> dict[str, Any]:
         """Return Ray's options for the resources of a node."""
@@ -162,6 +165,7 @@ class Driver:
         self._ending = ""
         """Why the nodes are asked to leave; empty while they are not."""
         self._waits = "its driver starts"
+        self._last_note = ""
         threading.Thread(target=self._drive, daemon=True).start()
 
     def waits(self) -> str:
@@ -291,10 +295,11 @@ class Driver:
     def _lost(self, index: int, error: Exception) -> None:
         import ray
 
-        self._note(f"node {index} is lost: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
         if isinstance(error, ray.exceptions.ActorUnavailableError):
+            self._note(f"node {index} does not answer")
             self._nodes.pop(index)  # it may be there still, and is then found by its name
         else:
+            self._note(f"node {index} is lost: {str(error).strip().partition(chr(10))[0]}")
             self._forget(index)
         self._is_finished = self._is_finished and bool(self._nodes)  # nobody may have evaluated it
         if getattr(error, "actor_init_failed", False):
@@ -319,6 +324,9 @@ class Driver:
         return next((line for line in reversed(lines) if line.strip()), f"nothing in {log}")
 
     def _note(self, text: str) -> None:
+        if text == self._last_note:
+            return
+        self._last_note = text
         with (self._plan.logs() / "driver.log").open("a") as log:
             log.write(f"{utc_text(self._clock.now_s())} {text}\n")
 
@@ -350,12 +358,14 @@ def release(name: str, *, at_once: bool = False) -> None:
     """Kill the nodes of a driver and remove its placement group, if they are there; `at_once`: and their commands."""
     import ray
 
+    actors = []
     for node in [text for text in ray.util.list_named_actors() if text.startswith(f"{name}-node-")]:
-        with contextlib.suppress(ValueError, ray.exceptions.RayError):
-            actor = ray.get_actor(node)
-            if at_once:
-                ray.get(actor.kill.remote(), timeout=5.0)
-            ray.kill(actor)
+        with contextlib.suppress(ValueError):  # it has ended meanwhile
+            actors.append(ray.get_actor(node))
+    if at_once and actors:
+        ray.wait([actor.kill.remote() for actor in actors], num_returns=len(actors), timeout=KILL_S)
+    for actor in actors:
+        ray.kill(actor)
     with contextlib.suppress(ValueError):
         ray.util.remove_placement_group(ray.util.get_placement_group(name))
 

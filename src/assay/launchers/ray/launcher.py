@@ -23,7 +23,7 @@ from assay.elastic.nodes.connection import link_key
 from assay.elastic.workers import Workers
 from assay.launchers.guards import hosts_left_out
 from assay.launchers.launcher import LaunchState, SchedulerConfig
-from assay.launchers.ray.driver import RayPlan
+from assay.launchers.ray.driver import STOP_FILE, RayPlan
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -134,18 +134,14 @@ def state(launch: Launch) -> LaunchState:
     return found
 
 
-def follow_command(launch: Launch) -> str:
-    """Return the command that shows the first node's log; those of other nodes and of the driver lie beside it."""
-    return f"tail -F {shell_line(launch.log)}"
-
-
 def pending_reason(launch: Launch) -> str:
     """Return what the driver waits for."""
     return _ask_driver("state", launch).get("waits") or "nothing any more"
 
 
 def stop(launch: Launch) -> None:
-    """Ask the driver to let all nodes commit and exit."""
+    """Ask the driver to let all nodes commit and exit. One that is being restarted finds the file."""
+    Path(launch.log).with_name(STOP_FILE).touch()
     _ask_driver("stop", launch)
 
 

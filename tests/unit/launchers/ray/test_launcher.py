@@ -1,0 +1,125 @@
+"""What can be told of a run on Ray without a cluster, and without Ray."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from assay.base.errors import ConfigError, NotInstalledError
+from assay.cli.main import cli
+from assay.launchers.ray import driver
+from assay.launchers.ray.driver import MAX_FAILURES, SETTLED_S, Driver, RayPlan
+from assay.launchers.ray.launcher import RayConfig, check, job_text
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.training.recipe import recipe_sha256
+from tiny_recipe import tiny_recipe
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    recipe = tiny_recipe(trainer={"threads_per_rank": 3})
+    return Run(
+        run_id="long",
+        created_s=0.0,
+        recipe=recipe,
+        recipe_sha256=recipe_sha256(recipe, ""),
+        dataset_fingerprint="",
+        code_version="",
+        run_dir=str(tmp_path / "home" / "long"),
+        store_url="",
+        num_steps=10,
+    )
+
+
+def test_a_dry_run_prints_what_would_be_started(run: Run) -> None:
+    config = RayConfig(nodes=4, gpus_per_node=2, resource=("train=0.5",), ray_address="head:6379")
+    options = ("--max-restarts=3", "--workers=3..8")
+    text = job_text(Home.from_environment(), run, config, world_size=8, options=options)
+    assert "placement group: assay-long, STRICT_SPREAD, 2 x {CPU: 6, GPU: 2, train: 0.5}" in text
+    assert "further nodes: 2, each when there is room" in text
+    command = "train --resume long --on nodes --workers 3..8 --workers-per-node 2 --launched --max-restarts=3 --node I"
+    assert f"  assay {command} " in text
+    assert "cluster: head:6379" in text
+    fixed = job_text(Home.from_environment(), run, RayConfig(nodes=4), world_size=8)
+    assert "STRICT_SPREAD, 4 x {CPU: 6}" in fixed and "further nodes: 0" in fixed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nodes=3", "--workers=2"), "some node would have none"),
+        (("--resource=GPU=2",), "'GPU=2' is not like NAME=AMOUNT"),
+        (("--resource=train",), "'train' is not like NAME=AMOUNT"),
+        (("--ray-address=ray://head:10001",), r"ray://head:10001: give HOST:PORT"),
+        (("--ray-address=local",), "local: give HOST:PORT"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: tuple[str, ...], message: str, run: Run) -> None:
+    done = CliRunner().invoke(cli, ["train", "recipes/minilm.yaml", "--on", "ray", *options])
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)
+
+
+def test_an_option_of_ray_needs_ray() -> None:
+    done = CliRunner().invoke(cli, ["train", "recipes/minilm.yaml", "--resource", "train=1"])
+    assert (done.exit_code, "--resource needs --on ray" in done.output) == (2, True)
+
+
+def test_without_the_package_the_message_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NotInstalledError, match=r"pip install 'assay\[ray\]'"):
+        check(RayConfig(), world_size=1)
+
+
+@pytest.fixture
+def quiet_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """A driver of one node that starts nothing."""
+    monkeypatch.setattr(Driver, "_drive", lambda self: None)
+    monkeypatch.setattr(Driver, "_forget", lambda self, index: self._nodes.pop(index))
+    plan = RayPlan(
+        name="assay-long", run_dir=str(tmp_path), home="", folder="", command=(), fewest=1, most=1, resources={"CPU": 1}
+    )
+    plan.logs().mkdir()
+    (plan.logs() / "node-0.log").write_text("error: no\n\n")
+    return Driver(plan.model_dump_json())
+
+
+def end_with(driver_: Driver, code: int, age_s: float = 0.0) -> None:
+    began_s = driver_._clock.monotonic_s() - age_s
+    driver_._nodes[0] = driver._Node(actor=None, result=None, node_id="n", began_s=began_s)
+    driver_._ended(0, code)
+
+
+def test_only_zero_is_a_finished_run(quiet_driver: Driver) -> None:
+    end_with(quiet_driver, 75)
+    assert not quiet_driver._is_over()
+    end_with(quiet_driver, 0)
+    assert quiet_driver._is_over() and not quiet_driver._ending
+
+
+def test_a_final_error_ends_the_run_with_its_message(quiet_driver: Driver) -> None:
+    end_with(quiet_driver, 2)
+    assert quiet_driver._is_over()
+    assert quiet_driver._ending == "node 0 cannot run it: error: no"
+
+
+def test_failures_in_a_row_end_the_run_and_one_after_hours_does_not(quiet_driver: Driver) -> None:
+    for _ in range(MAX_FAILURES):
+        end_with(quiet_driver, 1)
+    end_with(quiet_driver, 1, age_s=SETTLED_S + 1)
+    for _ in range(MAX_FAILURES - 1):
+        end_with(quiet_driver, 1)
+    assert not quiet_driver._is_over()
+    end_with(quiet_driver, 1)
+    assert quiet_driver._is_over()
+    assert quiet_driver._ending == "6 failures in a row; the last one of node 0, exit code 1: error: no"
+
+
+def test_a_file_stops_a_driver_that_nobody_reaches(quiet_driver: Driver) -> None:
+    assert not quiet_driver._is_over()
+    quiet_driver._plan.stop_file().touch()
+    assert quiet_driver._is_over()
