@@ -53,9 +53,9 @@ class Image:
 
 
 def checkout_image() -> Image:
-    """An image with the `assay` of this checkout."""
-    programs = sysconfig.get_path("scripts")
-    environment = {"PATH": f"{programs}:{os.defpath}", "LANG": "C.UTF-8", "HOME": "/root"}
+    """An image with the `assay` of this checkout, which knows no commit: others may commit while a test runs."""
+    path = f"{sysconfig.get_path('scripts')}:{os.defpath}"
+    environment = {"PATH": path, "LANG": "C.UTF-8", "HOME": "/root", "GIT_DIR": "/nowhere"}
     return Image(environment | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
 
 

@@ -1,0 +1,178 @@
+"""A stand-in of a Kubernetes cluster that takes pods and nodes away: the run ends as if nothing had happened."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from assay.launchers.kubernetes.job import KubernetesConfig, job_name
+from assay.launchers.kubernetes.launcher import KubernetesLauncher
+from assay.launchers.launches import state_of, waiting_words
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from kubernetes_cluster.cluster import KubernetesCluster, missing_part
+from kubernetes_cluster.errors import Object
+from kubernetes_cluster.store import holds, name_of
+from kubernetes_run import attempts_of, cluster_with_assay, options_of, pods_that_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SLOW = "faults: [{type: slow, step: 1, extra_s: 0.4}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
+"""So that there is time to take nodes away and to give others."""
+TAKE_OVER_S = 30.0
+"""A run goes on after a death within 15 s; tests share their processors."""
+
+
+class OnKubernetes(NamedTuple):
+    """A run on two pods of a cluster, each on a node of its own, and one node more."""
+
+    cluster: KubernetesCluster
+    run: Run
+    log: CommitLog
+    launch: Launch
+
+    @property
+    def job(self) -> Object:
+        """The Job as it is now."""
+        return self.cluster.job(job_name(self.run))
+
+    def pod(self, index: int) -> Object:
+        """The pod of an index that runs."""
+        running = pods_that_run(self.cluster, self.run)
+        return next(pod for pod in running if pod["spec"]["hostname"].endswith(f"-{index}"))
+
+    def num_pods_made(self) -> int:
+        """How many pods there have been."""
+        return self.cluster.num_pods_made(job_name(self.run))
+
+    def wait_for_attempt(self, number: int, what: str, timeout_s: float = 120.0) -> float:
+        """Wait until ranks of that attempt run; return how long it took."""
+        began_s = time.monotonic()
+        self._wait(
+            lambda: len(attempts_of(self.run)) >= number and attempts_of(self.run)[number - 1].hosts, what, timeout_s
+        )
+        return time.monotonic() - began_s
+
+    def run_to_end(self) -> None:
+        """Wait for the end of the run, and of its Job."""
+        self._wait(self.log.finished, "the run's end", 240.0)
+        self._wait(lambda: state_of(self.launch) == "ended", "the Job's end", 60.0)
+
+    def _wait(self, is_so: Callable[[], object], what: str, timeout_s: float) -> None:
+        def is_so_and_no_index_is_complete_too_early() -> object:
+            job = self.job
+            assert not holds(job, "FailureTarget"), f"the Job failed\n{self.cluster.logs()}"
+            if job["status"].get("succeeded"):
+                assert self.log.finished(), "a pod ended with 0 before the run was finished"
+            return is_so()
+
+        self.cluster.wait_until(is_so_and_no_index_is_complete_too_early, what, timeout_s)
+
+
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all pods mount: the runs of this test and the data of all tests."""
+    return tmp_path_factory.getbasetemp()
+
+
+@pytest.fixture
+def on_kubernetes(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, requires, new_tiny_run
+) -> Iterator[OnKubernetes]:
+    """A run that has made a commit on two pods."""
+    missing = missing_part()
+    requires("netns", missing is None, missing or "")
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with cluster_with_assay(folder, shared, monkeypatch, num_nodes=3, allocatable={"pods": "1"}) as cluster:
+        run = new_tiny_run()
+        (plan := Path(run.run_dir) / "slow.yaml").write_text(SLOW)
+        config = KubernetesConfig(**options_of(shared))
+        options = ("--workers=1..2", f"--faults={plan}")
+        launch = KubernetesLauncher(Home.from_environment(), config, options).start(run, world_size=2)
+        started = OnKubernetes(cluster, run, CommitLog(open_store(run.store_url)), launch)
+        cluster.wait_until(started.log.commits, "a first commit", timeout_s=120)
+        assert attempts_of(run)[-1].world_size == 2
+        yield started
+
+
+def assert_as_if_nothing_had_happened(on: OnKubernetes, digest: str, *, most_pods: int) -> None:
+    finished = on.log.finished()
+    assert finished is not None
+    assert finished.weights_digest == digest
+    assert audit_run(on.run, on.log).verdict == "pass"
+    assert holds(on.job, "SuccessCriteriaMet") and not holds(on.job, "Failed")
+    assert on.num_pods_made() <= most_pods, "no storm of pods"
+
+
+@pytest.mark.parametrize("index", [1, 0], ids=["a follower", "the leader"])
+def test_a_pod_is_evicted(on_kubernetes: OnKubernetes, undisturbed: str, index: int) -> None:
+    on_kubernetes.cluster.evict(on_kubernetes.pod(index))
+    on_kubernetes.wait_for_attempt(2, "an attempt without it")
+    assert attempts_of(on_kubernetes.run)[1].world_size == 1
+    on_kubernetes.run_to_end()
+    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=3)
+    assert on_kubernetes.job["status"].get("failed", 0) == 0
+
+
+def test_all_pods_are_evicted(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
+    for index in (0, 1):
+        on_kubernetes.cluster.evict(on_kubernetes.pod(index))
+    on_kubernetes.wait_for_attempt(2, "an attempt of their replacements")
+    on_kubernetes.run_to_end()
+    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=4)
+    assert attempts_of(on_kubernetes.run)[0].outcome == "preempted"
+
+
+@pytest.mark.parametrize("index", [1, 0], ids=["a follower's", "the leader's"])
+def test_a_node_dies_without_a_word(on_kubernetes: OnKubernetes, undisturbed: str, index: int) -> None:
+    node = on_kubernetes.pod(index)["spec"]["nodeName"]
+    on_kubernetes.cluster.kill_node(node)
+    assert on_kubernetes.wait_for_attempt(2, "an attempt without it") < TAKE_OVER_S
+    on_kubernetes.run_to_end()
+    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=2)
+    [pod] = on_kubernetes.cluster.pods(job_name(on_kubernetes.run), index=index)
+    assert "deletionTimestamp" in pod["metadata"], "nobody confirms its end"
+
+
+def test_a_removed_node_gives_its_pod_up_for_another_that_joins(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
+    node = on_kubernetes.pod(0)["spec"]["nodeName"]
+    on_kubernetes.cluster.kill_node(node)
+    on_kubernetes.cluster.remove_node(node)
+    on_kubernetes.wait_for_attempt(3, "an attempt with the pod that replaces it")
+    assert attempts_of(on_kubernetes.run)[2].world_size == 2
+    on_kubernetes.run_to_end()
+    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=3)
+
+
+@pytest.mark.parametrize("index", [1, 0], ids=["a follower", "the leader"])
+def test_a_pod_runs_out_of_memory(on_kubernetes: OnKubernetes, undisturbed: str, index: int) -> None:
+    dead = on_kubernetes.pod(index)
+    on_kubernetes.cluster.run_out_of_memory(dead)
+    on_kubernetes.wait_for_attempt(2, "an attempt without it")
+    on_kubernetes.run_to_end()
+    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=3)
+    assert on_kubernetes.job["status"]["failed"] == 1, "this end counts"
+    [end] = [pod for pod in on_kubernetes.cluster.pods(job_name(on_kubernetes.run)) if name_of(pod) == name_of(dead)]
+    assert end["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
+
+
+def test_a_job_is_suspended_and_resumed(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
+    on_kubernetes.cluster.suspend(job_name(on_kubernetes.run))
+    on_kubernetes.cluster.wait_until(
+        lambda: not pods_that_run(on_kubernetes.cluster, on_kubernetes.run), "the pods to leave"
+    )
+    assert state_of(on_kubernetes.launch) == "queued"
+    assert "suspend" in waiting_words(on_kubernetes.launch)
+    assert on_kubernetes.log.finished() is None
+    on_kubernetes.cluster.suspend(job_name(on_kubernetes.run), suspended=False)
+    on_kubernetes.wait_for_attempt(2, "an attempt of the new pods")
+    on_kubernetes.run_to_end()
+    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=4)
+    before, after = attempts_of(on_kubernetes.run)[:2]
+    assert after.start_step == before.end_step, "no step was lost"
