@@ -85,7 +85,7 @@ test-vllm: .venv-vllm/.installed  ## RL with rollouts of a real vLLM, on the CPU
 	touch $@
 
 test-ray: .venv-ray/.installed  ## runs on a real Ray cluster of several nodes, whose nodes die
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m '' tests/integration/test_ray.py tests/contract/test_launchers.py -k ray
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m '' tests/integration/test_ray.py tests/integration/test_data_on_ray.py tests/contract/test_launchers.py -k ray
 
 .venv-spark/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-spark,spark)

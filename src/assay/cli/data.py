@@ -2,10 +2,11 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -32,6 +33,8 @@ from assay.cli.parameters import (
 if TYPE_CHECKING:
     from assay.data.dataset.raw.propose import Proposal, RequestedFields
     from assay.data.dataset.split import SplitConfig
+    from assay.data.pools.cluster import Engine
+    from assay.data.pools.pool import Pool
     from assay.records.dataset import DatasetManifest
 
 
@@ -57,15 +60,53 @@ def data() -> None:
     """Index Parquet files as they are, or build a dataset from raw text; describe, split and compare datasets."""
 
 
-@data.command()
+_pool_options = combined(
+    click.option(
+        "--on",
+        type=click.Choice(["here", "spark", "ray"]),
+        default="here",
+        help="Where the work is done: on this machine, or by the workers of a Spark or Ray cluster.",
+    ),
+    click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Spark's master, e.g. spark://HOST:7077, or Ray's address.  [default: that of the engine's own "
+        "configuration]",
+    ),
+)
+
+
+def _pool(
+    on: str, cluster: str | None, jobs: int, *, reads: Iterable[str | Path | None], writes: Path | None = None
+) -> "AbstractContextManager[Pool | None]":
+    """Return the pool of a cluster; None for the default of each command, on this machine."""
+    if on == "here":
+        if cluster is not None:
+            raise ConfigError(f"--cluster {cluster} needs an engine: add --on spark or --on ray.")
+        return nullcontext()
+    from assay.data.pools.cluster import cluster_pool
+
+    paths = [Path(path) for path in reads if path is not None and "://" not in str(path)]
+    return cluster_pool(cast("Engine", on), cluster, jobs, reads=paths, writes=writes)
+
+
+def _absolute(path: str | None) -> str | None:
+    """Return the absolute path of a file; other names (`new:8000`, `chatml`) unchanged."""
+    return path if path is None or not Path(path).exists() else str(Path(path).absolute())
+
+
+@data.command(sections={"Clusters": ("on", "cluster")})
 @click.argument("source", type=SOURCE)
 @click.option("--out", type=FOLDER, required=True, help="Folder for the manifest; the shards stay where they are.")
 @force_option
 @click.option("--name", help="Display name of the dataset; by default the last part of SOURCE.")
 @click.option("--no-label", is_flag=True, help="Accept rows without a 'label' column.")
-@jobs_option(2, "Number of shards read at the same time.")
+@jobs_option(2, "Number of shards read at the same time; on a cluster at least one per slot.")
+@_pool_options
 @json_option
-def index(source: str, out: Path, name: str | None, no_label: bool, jobs: int, as_json: bool) -> None:
+def index(
+    source: str, out: Path, name: str | None, no_label: bool, jobs: int, on: str, cluster: str | None, as_json: bool
+) -> None:
     """Index all *.parquet files under SOURCE, a folder or s3://bucket/prefix, without converting them.
 
     Reads every shard once and records digests of files and column chunks, row groups, token lengths, label
@@ -75,15 +116,17 @@ def index(source: str, out: Path, name: str | None, no_label: bool, jobs: int, a
     from assay.data.dataset.index import index_dataset
     from assay.reporting.terminal.terminal import show_progress
 
-    manifest = index_dataset(
-        source,
-        out,
-        name=name,
-        needs_label=not no_label,
-        workers=jobs,
-        progress=partial(show_progress, "indexing", unit=" shards"),
-        replacing=partial(_check_replaceable, out),
-    )
+    with _pool(on, cluster, jobs, reads=[source if "://" in source else Path(source).resolve()]) as pool:
+        manifest = index_dataset(
+            source,
+            out,
+            name=name,
+            needs_label=not no_label,
+            workers=jobs,
+            pool=pool,
+            progress=partial(show_progress, "indexing", unit=" shards"),
+            replacing=partial(_check_replaceable, out),
+        )
     _print(manifest, out, as_json=as_json)
 
 
@@ -108,6 +151,7 @@ _BUILD_SECTIONS = {
         "rows_per_shard",
         "rows_per_group",
     ),
+    "Clusters": ("on", "cluster"),
 }
 
 
@@ -171,13 +215,16 @@ _BUILD_SECTIONS = {
 @click.option("--max-tokens", default=2048, help="Maximum row length in tokens; longer rows are cut or dropped.")
 @click.option("--rows-per-shard", default=100_000, help="Number of rows in each Parquet file.")
 @click.option("--rows-per-group", default=1_000, help="Number of rows in each row group, the unit that training reads.")
-@jobs_option(2, "Number of processes.")
+@jobs_option(2, "Number of processes; on a cluster at least one per slot.")
+@_pool_options
 @json_option
 def build(
     sources: tuple[Path, ...],
     out: Path,
     format: str | None,
     jobs: int,
+    on: str,
+    cluster: str | None,
     as_json: bool,
     no_label: bool,
     **fields: Any,
@@ -202,6 +249,9 @@ def build(
     from assay.reporting.terminal.data import print_build
     from assay.reporting.terminal.terminal import show_progress
 
+    if on != "here":  # workers have another working directory
+        sources, out = tuple(source.absolute() for source in sources), out.absolute()
+        fields |= {name: _absolute(fields[name]) for name in ("tokenizer", "chat_template")}
     requested = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
     if format is not None and requested["label"] is not None:
         raise ConfigError(f"rows of --format {format} have no label: leave --label out, or --format.")
@@ -227,15 +277,18 @@ def build(
     config = validated(BuildConfig, LoadedConfig(values, {}))
     if found.is_guessed:
         _confirm_proposal(found, sources, out, {**fields, "format": format})
-    manifest = build_dataset(
-        sources,
-        out,
-        config,
-        workers=jobs,
-        checking=partial(show_progress, "checking", unit=" shards"),
-        progress=partial(show_progress, "building", unit=" shards"),
-        replacing=partial(_check_replaceable, out),
-    )
+    reads = [*sources, _absolute(config.tokenizer), _absolute(config.chat_template)]
+    with _pool(on, cluster, jobs, reads=reads, writes=out) as pool:
+        manifest = build_dataset(
+            sources,
+            out,
+            config,
+            workers=jobs,
+            pool=pool,
+            checking=partial(show_progress, "checking", unit=" shards"),
+            progress=partial(show_progress, "building", unit=" shards"),
+            replacing=partial(_check_replaceable, out),
+        )
     _warn_of_tokenization(config.tokenizer)
     _print(manifest, out, as_json=as_json)
     if not as_json:
@@ -492,24 +545,27 @@ def split(dataset: Path, check_leaks: bool, as_json: bool, **by: Any) -> None:
         print_split(dataset, found, loaded.manifest.build)
 
 
-@data.command("hold-out")
+@data.command("hold-out", sections={"Clusters": ("on", "cluster")})
 @click.argument("dataset", type=DATASET)
 @_split_options
+@_pool_options
 @json_option
-def hold_out(dataset: Path, as_json: bool, **by: Any) -> None:
+def hold_out(dataset: Path, on: str, cluster: str | None, as_json: bool, **by: Any) -> None:
     """Write the held-out rows of DATASET as a dataset of their own, next to its manifest.
 
     Evaluations with that split read the copy instead: the same rows in the same batches. This pays if held-out
     rows are spread over many row groups, because each evaluation decodes all of them.
     """
-    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.dataset import Dataset, source_url
     from assay.data.dataset.held_out.copy import copy_folder
     from assay.data.dataset.held_out.write import hold_out as write_held_out
     from assay.reporting.terminal.terminal import show_progress
 
-    loaded = Dataset.open(dataset)
+    loaded = Dataset.open(dataset if on == "here" else dataset.absolute())
     config = _split_of(**by)
-    manifest = write_held_out(loaded, config, partial(show_progress, "holding out", unit=" row groups"))
+    reads = (loaded.folder, source_url(loaded.folder, loaded.manifest))
+    with _pool(on, cluster, 1, reads=reads, writes=loaded.folder) as pool:
+        manifest = write_held_out(loaded, config, partial(show_progress, "holding out", unit=" shards"), pool)
     assert manifest.held_out_of is not None
     _print(manifest, copy_folder(dataset, manifest.held_out_of.split_sha256), as_json=as_json)
 

@@ -35,7 +35,6 @@ from assay.data.dataset.fields import (
     SpanFacts,
     check_fields,
     check_span,
-    columns_of,
     field_types,
     key_of,
     metadata_array,
@@ -129,8 +128,7 @@ def build_dataset(
         plan = _column_plan(facts, config)
         _check_rows_left(facts, duplicates, source_names)
         config = _save_tokenizer(spans, duplicates, config, out, replacing)
-        digests = list(run_jobs(span_pool, _digest_of, [(span, config) for span in spans]))
-        names = _shard_names(digests, config, plan, duplicates)
+        names = _shard_names([fact.digest for fact in facts], config, plan, duplicates)
         done = finished_shards(folder, [name for name in names if name], replacing)
         jobs = [
             (span, folder, name, config, plan, dropped)
@@ -314,10 +312,6 @@ def _settings_of(config: BuildConfig) -> dict[str, Any]:
     fields, tree = BuildConfig.model_fields, config.model_dump(mode="json", exclude={"tokenizer"})
     unset = {name for name in _NAMES_IF_SET if getattr(config, name) == fields[name].default}
     return {name: value for name, value in tree.items() if name not in unset}
-
-
-def _digest_of(span: RawSpan, config: BuildConfig) -> str:
-    return span.digest(columns_of(span, config))
 
 
 def _exclusions(facts: Sequence[SpanFacts]) -> tuple[Excluded, Excluded, Excluded]:

@@ -180,6 +180,9 @@ class Excluded(NamedTuple):
 class SpanFacts(NamedTuple):
     """Findings of the first pass over a span."""
 
+    digest: str
+    """Digest of the columns that a build reads."""
+
     fields: frozenset[str]
     """Fields that at least one row has."""
     seen: SeenTypes
@@ -231,6 +234,7 @@ def check_span(span: RawSpan, config: BuildConfig) -> tuple[SpanFacts, RowDigest
         digests.append((_digest(rendered.text), _digest(str(label)), _digest(str(key))))
     empty, unlabelled, unusable = (excluded[reason] for reason in _REASONS)
     facts = SpanFacts(
+        span.digest(columns_of(span, config)),
         frozenset(fields),
         seen,
         labels,

@@ -119,7 +119,7 @@ def _most_common(packed: Sequence[pa.Table]) -> tuple[tuple[str, int], ...]:
     table = pa.concat_tables(packed)
     digests = table["digest"].to_numpy()
     order = np.argsort(digests, kind="stable")
-    begins = np.flatnonzero(np.concatenate([[True], np.diff(digests[order]) > 0])[: len(order)])
+    begins = np.flatnonzero(np.concatenate([[True], digests[order[1:]] != digests[order[:-1]]])[: len(order)])
     totals, firsts = np.add.reduceat(table["count"].to_numpy()[order], begins), order[begins]
     top = np.lexsort([firsts, -totals])[:NUM_TOP_VALUES]
     return tuple(zip(table["value"].take(firsts[top]).to_pylist(), totals[top].tolist(), strict=True))

@@ -39,7 +39,7 @@ def in_memory_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("in_memory_bytes")
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=5), DROPS)
 def test_duplicates_are_those_of_a_plain_search(spans: list[list[tuple[int, int, int]]], drop: set[str]) -> None:
     scattered = np.random.default_rng(3).integers(0, 2**64, 10, np.uint64)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.data.dataset.profile import NUM_TOP_VALUES, ColumnCounts, merged_columns
@@ -11,6 +11,7 @@ from assay.data.dataset.profile import NUM_TOP_VALUES, ColumnCounts, merged_colu
 VALUES = st.lists(st.integers(0, 40).map(str), max_size=60)
 
 
+@settings(deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=5))
 def test_top_values_are_those_of_a_counter(shards: list[list[str]]) -> None:
     expected: Counter[str] = Counter()

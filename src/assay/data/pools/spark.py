@@ -1,0 +1,105 @@
+"""A pool on Spark's executors: each job is one task of `mapInArrow`."""
+
+import os
+import re
+import shutil
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from assay.base.errors import AssayError, ConfigError, NotInstalledError
+from assay.data.pools.cluster import packed, run_packed, unpacked, worker_error
+from assay.data.pools.pool import Job, ThreadPool, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONNECT_S = 10.0
+
+
+@contextmanager
+def spark_pool(master: str | None, jobs: int) -> Iterator[ThreadPool]:
+    """Start a Spark application, on the master of Spark's own configuration unless one is given."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NotInstalledError("--on spark needs PySpark: pip install 'assay[spark]'.") from error
+    _check_java()
+    _check_answers(master or "")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("assay data").config("spark.ui.showConsoleProgress", "false")
+    try:
+        session = (builder.master(master) if master else builder).getOrCreate()
+    except Exception as error:
+        raise ConfigError(
+            f"Spark did not start: {_first_line(error)} Its log above has the reason; Spark 4 needs Java 17 or newer."
+        ) from error
+    try:
+        session.sparkContext.setLogLevel("ERROR")  # a lost executor fills pages with warnings
+        threads = max(jobs, session.sparkContext.defaultParallelism)
+        with ThreadPool(threads, lambda work, job: _call(session, work, job)) as pool:
+            yield pool
+    finally:
+        session.stop()
+
+
+def _call(session: "SparkSession", work: Work, job: Job) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PySpark warns of pandas 3; no frame of pandas is used here
+        frame = session.createDataFrame(pa.table({"job": [packed(work, job)]})).coalesce(1)
+        try:
+            rows = frame.mapInArrow(_run_batches, "result binary").collect()
+        except Exception as error:
+            raise _clear_error(str(error)) from error
+    return unpacked(rows[0][0])
+
+
+def _run_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for job in batch.column(0).to_pylist():
+            yield pa.record_batch({"result": [run_packed(job)]})
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else None
+    if not (java.is_file() if java else shutil.which("java")):
+        raise NotInstalledError(
+            f"--on spark needs Java 17 or newer on this machine, and {java or 'java'} is not there. Install one "
+            "(Debian: openjdk-17-jre-headless), or set JAVA_HOME."
+        )
+
+
+def _check_answers(master: str) -> None:
+    """Raise `ConfigError` if no standalone master answers; Spark itself would try for a minute."""
+    addresses = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
+    reasons = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+            return
+        except OSError as error:
+            reasons.append(error.strerror or str(error))
+    if reasons:
+        raise ConfigError(f"{master}: Spark's master does not answer ({reasons[-1]}). Check the address; start it.")
+
+
+def _clear_error(text: str) -> AssayError:
+    python = os.environ["PYSPARK_PYTHON"]
+    if "PYTHON_VERSION_MISMATCH" in text or "Cannot run program" in text:
+        wanted = ".".join(map(str, sys.version_info[:2]))
+        return ConfigError(
+            f"Spark's executors do not find {python}, or it is not Python {wanted} there, as here. Set PYSPARK_PYTHON "
+            f"to a Python {wanted} with assay that has the same path on every executor."
+        )
+    return worker_error("Spark", text)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
