@@ -24,7 +24,15 @@ def cluster_with_assay(
     folder: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, **options: object
 ) -> Iterator[KubernetesCluster]:
     """Yield a cluster that this process' environment names; its claim is the folder `shared`."""
-    images = {IMAGE: checkout_image(), "without:1": Image({"PATH": "/usr/bin:/bin"})}
+    older = folder / "older"
+    older.mkdir()
+    (older / "assay").write_text("#!/bin/sh\necho 'the leader has another version'\nexit 2\n")
+    (older / "assay").chmod(0o755)
+    images = {
+        IMAGE: checkout_image(),
+        "without:1": Image({"PATH": "/usr/bin:/bin"}),
+        "older:1": Image({"PATH": f"{older}:/usr/bin:/bin"}),
+    }
     volumes = folder / "volumes" / "default"
     volumes.mkdir(parents=True)
     (volumes / CLAIM).symlink_to(shared)

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.job import KubernetesConfig, job_name
 from assay.launchers.kubernetes.launcher import KubernetesLauncher, pending_reason, resize
 from assay.launchers.launches import kill, last_words, state_of, stop, waiting_words
+from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -112,6 +114,26 @@ def test_a_job_without_a_record_is_recorded_and_a_namesake_of_another_run_is_nam
     cluster.wait_until(lambda: state_of(again) == "ended", "the Job to go", timeout_s=20)
 
 
+def test_of_two_commands_at_once_one_creates_the_job(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
+) -> None:
+    run = new_tiny_run()
+
+    def start(_: int) -> object:
+        try:
+            return launcher_of(shared, image="none:1").start(run, world_size=2)
+        except ConfigError as error:
+            return error
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(start, range(3)))
+    launches = {launch.process for launch in results if isinstance(launch, Launch)}
+    refusals = [str(error) for error in results if isinstance(error, ConfigError)]
+    assert len(launches) == 1
+    assert all("at the same time" in text or "is being trained by" in text for text in refusals), refusals
+    assert len(services(cluster)) == 1
+
+
 def test_a_run_grows_and_shrinks_with_the_quota_and_as_somebody_asks(
     cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], run_it: Callable
 ) -> None:
@@ -187,20 +209,13 @@ def test_one_command_trains_a_recipe_and_another_stops_it(
     assert "nothing to stop" in assay("train", "stop", "first").stdout
 
 
-@pytest.mark.parametrize(
-    ("image", "reason"),
-    [
-        ("without:1", r"BackoffLimitExceeded|backoff limit"),
-        ("older:1", r"exit code 2 matching FailJob rule.*\n.*exit code 2"),
-    ],
-)
-def test_an_image_that_cannot_run_it_ends_the_job_and_says_why(
-    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], image: str, reason: str
+def test_an_image_of_another_version_ends_the_job_and_says_why(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
 ) -> None:
     run = new_tiny_run()
-    launch = launcher_of(shared, image=image).start(run, world_size=2)
+    launch = launcher_of(shared, image="older:1").start(run, world_size=2)
     cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to fail")
-    assert re.search(reason, last_words(launch)), last_words(launch)
+    assert re.search(r"exit code 2 matching FailJob rule.*\n.*exit code 2", last_words(launch)), last_words(launch)
     assert not attempts_of(run)
     again = launcher_of(shared).start(run, world_size=2)  # replaces the Job that failed
     assert (again.job, again.process != launch.process) == (launch.job, True)
@@ -208,11 +223,18 @@ def test_an_image_that_cannot_run_it_ends_the_job_and_says_why(
     kill(again)
 
 
-def test_an_image_that_is_not_there_is_waited_for_and_named(
-    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("none:1", "Back-off pulling image"),
+        ("without:1", 'StartError, exit code 128: exec: "assay": executable file not found'),
+    ],
+)
+def test_an_image_that_is_not_there_or_has_no_assay_is_named_while_the_job_waits(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], image: str, reason: str
 ) -> None:
-    launch = launcher_of(shared, image="none:1").start(new_tiny_run(), world_size=2)
-    cluster.wait_until(lambda: "Back-off pulling image" in waiting_words(launch), "the reason", timeout_s=20)
+    launch = launcher_of(shared, image=image).start(new_tiny_run(), world_size=2)
+    cluster.wait_until(lambda: reason in waiting_words(launch), "the reason", timeout_s=20)
     assert state_of(launch) == "queued"
     kill(launch)
     cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to go", timeout_s=20)

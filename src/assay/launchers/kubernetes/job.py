@@ -220,7 +220,10 @@ def job_rules() -> Object:
         "podFailurePolicy": {
             "rules": [
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [ConfigError.exit_code]}},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"operator": "In", "values": [ConfigError.exit_code]},
+                },
                 {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [STOPPED_EARLY]}},
             ]
         },

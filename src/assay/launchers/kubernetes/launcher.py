@@ -188,6 +188,8 @@ def _create(cluster: Cluster, run: Run, service: Object, job: Object) -> Object:
             cluster.request("POST", f"{services}?fieldValidation=Strict", service)
         created = cluster.request("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs?fieldValidation=Strict", job)
     except ApiError as error:
+        if error.code == 409:
+            raise ConfigError(f"another command started run {run.run_id} at the same time. {error}") from error
         raise TrainingError(
             f"{error}\nThe run was created but not started: use 'assay train --resume {run.run_id} --on kubernetes' "
             "with other options."
@@ -238,7 +240,7 @@ def pending_reason(launch: Launch) -> str:
     if job is None:
         return "None"
     pods = cluster.request("GET", pods_path(launch.job))["items"]
-    reasons = [*_suspension(cluster, job), *(reason for pod in pods for reason in _waiting(pod))]
+    reasons = [*_suspension(cluster, job), *(reason for pod in pods for reason in _waiting(pod)), *_failures(pods)[-1:]]
     if not reasons:
         field = quote(f"involvedObject.uid={job['metadata']['uid']}")
         namespace = job["metadata"]["namespace"]
@@ -282,12 +284,18 @@ def end_reason(launch: Launch) -> str:
         return ""
     conditions = job.get("status", {}).get("conditions") or []
     reasons = [item.get("message", "") for item in conditions if item["type"] == "Failed" and item["status"] == "True"]
-    for pod in cluster.request("GET", pods_path(launch.job))["items"]:
-        for container in pod.get("status", {}).get("containerStatuses", []):
-            ended = container.get("state", {}).get("terminated", {})
-            if ended.get("exitCode") not in (None, 0, STOPPED_EARLY):
-                reasons.append(f"{ended.get('reason', '')}, exit code {ended['exitCode']}: {ended.get('message', '')}")
-    return "\n".join(reasons).strip()
+    return "\n".join([*reasons, *_failures(cluster.request("GET", pods_path(launch.job))["items"])]).strip()
+
+
+def _failures(pods: Sequence[Object]) -> list[str]:
+    """Return how containers failed, with the last lines that they printed."""
+    statuses = [status for pod in pods for status in pod.get("status", {}).get("containerStatuses", [])]
+    ends = [status.get("state", {}).get("terminated") or {} for status in statuses]
+    return [
+        f"a pod ended with {end.get('reason', '')}, exit code {end['exitCode']}: {end.get('message', '')}".strip(": ")
+        for end in ends
+        if end.get("exitCode") not in (None, 0, STOPPED_EARLY)
+    ]
 
 
 def stop(launch: Launch) -> None:
@@ -330,8 +338,10 @@ def _find_job(launch: Launch) -> tuple[Cluster, Object | None]:
 
 
 def _has_ended(job: Object) -> bool:
+    # A Job whose run is finished is not Complete while a pod of a dead node cannot confirm its end.
+    final = ("Complete", "Failed", "SuccessCriteriaMet")
     conditions = job.get("status", {}).get("conditions") or []
-    return any(item["type"] in ("Complete", "Failed") and item["status"] == "True" for item in conditions)
+    return any(item["type"] in final and item["status"] == "True" for item in conditions)
 
 
 def _delete(cluster: Cluster, name: str) -> None:
