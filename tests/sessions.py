@@ -117,7 +117,7 @@ class AnsweringWorker:
             case "sample":
                 assert isinstance(body, Sample)
                 tokens = body.prompt_tokens()
-                completion = results.Completion(tokens[:2], [-0.5, -1.5], is_stopped=True)
+                completion = results.SampledSequence(tokens[:2], [-0.5, -1.5], is_stopped=True)
                 of_prompt = [float("nan"), *([-1.0] * (len(tokens) - 1))] if body.prompt_logprobs else None
                 return results.samples([completion] * body.num_samples, prompt_logprobs=of_prompt)
             case "save_weights" | "save_weights_for_sampler":

@@ -7,8 +7,8 @@ An error that would recur is therefore 400, 403, 404 or 410. A route acknowledge
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -38,6 +38,7 @@ from assay.serving.tinker.bodies import (
 )
 from assay.serving.tinker.futures import FutureWatch
 from assay.serving.tinker.messages import parse_message
+from assay.serving.tinker.training import TinkerCall
 
 TINKER_PATH = "/api/v1"
 MAX_BODY_BYTES = 64 << 20
@@ -57,21 +58,7 @@ OLDEST_SDK = (0, 25)
 _TROUBLE_PAUSE_S = 1.0
 """The SDK asks for a result again at once after 5xx."""
 
-Answer = Callable[["Call"], Any]
-
-
-class Call(NamedTuple):
-    """One request with its project and body."""
-
-    app: AppState
-    project: str
-    key_id: str
-    body: Any
-    """A parsed body, or a protobuf message; None where the route parses it."""
-    tree: dict[str, Any]
-    """The body's JSON; empty for protobuf."""
-    path: Mapping[str, Any]
-    """Parameters in the address."""
+Answer = Callable[[TinkerCall], Any]
 
 
 def with_tinker(openai_api: ASGIApp, app: AppState) -> ASGIApp:
@@ -140,7 +127,7 @@ def _route(app: AppState, path: str, answer: Answer, method: str, body_class: ty
             if not isinstance(tree, dict):
                 raise ApiError("The body must be a JSON object.", code="invalid_json")
             body = None if body_class is None else parsed(body_class, tree)
-            return answer(Call(app, project_of(request), key_id_of(request), body, tree, request.path_params))
+            return answer(TinkerCall(app, project_of(request), key_id_of(request), body, tree, request.path_params))
 
         tree = await anyio.to_thread.run_sync(work)
         return Response(status_code=204) if tree is None else JSONResponse(tree)
@@ -156,7 +143,7 @@ def _forward_backward(app: AppState) -> Callable[[Request], Any]:
 
         def work() -> Any:
             message = parse_message(FORWARD_BACKWARD, data)
-            call = Call(app, project_of(request), key_id_of(request), message, {}, request.path_params)
+            call = TinkerCall(app, project_of(request), key_id_of(request), message, {}, request.path_params)
             return training.forward_backward(call)
 
         return JSONResponse(await anyio.to_thread.run_sync(work))

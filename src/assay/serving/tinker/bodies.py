@@ -93,7 +93,7 @@ class LoadWeights(TinkerBody):
     type: Literal["load_weights"] = "load_weights"
 
 
-class AdamSettings(TinkerBody):
+class AdamParams(TinkerBody):
     """AdamW of one step."""
 
     learning_rate: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
@@ -115,7 +115,7 @@ class NumberedBody(TinkerBody):
 class OptimStep(NumberedBody):
     """`optim_step`."""
 
-    adam_params: AdamSettings
+    adam_params: AdamParams
     type: Literal["optim_step"] = "optim_step"
 
 
@@ -270,11 +270,11 @@ def read_request(request: Request) -> Any:
     Raises `ApiError` if it cannot be executed. The error is then the request's result.
     """
     if request.kind == "forward_backward":
-        return forward_backward_of(parse_message("ForwardBackwardRequest", request.body))
+        return _forward_backward_of(parse_message("ForwardBackwardRequest", request.body))
     return parsed(_BODIES[request.kind], request.json())
 
 
-def forward_backward_of(message: Any) -> ForwardBackward:
+def _forward_backward_of(message: Any) -> ForwardBackward:
     """Return the contents of a ForwardBackwardRequest. Raises `ApiError` that names the first invalid datum."""
     datums = []
     for index, datum in enumerate(message.data):

@@ -1,20 +1,17 @@
 """Routes about base models, training runs (the models of sessions) and their saved weights."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from assay.records.session import CheckpointType, SessionCheckpoint
 from assay.serving.sessions.request_log import TargetId
 from assay.serving.sessions.sessions import SCHEME, CheckpointPath
-from assay.serving.tinker.training import model_target, saved_path, session_model, writing_method
-
-if TYPE_CHECKING:
-    from assay.serving.tinker.app import Call
+from assay.serving.tinker.training import TinkerCall, model_target, saved_path, session_model, writing_method
 
 ALL_TYPES: tuple[CheckpointType, ...] = get_args(CheckpointType)
 
 
-def capabilities(call: "Call") -> dict[str, Any]:
+def capabilities(call: TinkerCall) -> dict[str, Any]:
     """List the base models that the project may train and sample."""
     found = []
     for name in call.app.names.bases(call.project):
@@ -25,7 +22,7 @@ def capabilities(call: "Call") -> dict[str, Any]:
     return {"supported_models": found}
 
 
-def training_run(call: "Call") -> dict[str, Any]:
+def training_run(call: TinkerCall) -> dict[str, Any]:
     """Describe a model of a session."""
     target = model_target(call, call.path["run_id"])
     model = session_model(call, target)
@@ -45,20 +42,20 @@ def training_run(call: "Call") -> dict[str, Any]:
     }
 
 
-def checkpoints(call: "Call") -> dict[str, Any]:
+def checkpoints(call: TinkerCall) -> dict[str, Any]:
     """List the saved weights of a model, oldest first."""
     target = model_target(call, call.path["run_id"])
     return {"checkpoints": [_shape(target, item) for item in _saved(call, target)], "cursor": None}
 
 
-def delete_checkpoint(call: "Call") -> None:
+def delete_checkpoint(call: TinkerCall) -> None:
     """Delete saved weights."""
     target = model_target(call, call.path["run_id"])
     path = f"{SCHEME}{target}/{call.path['checkpoint_id']}"
     call.app.sessions.delete_checkpoint(saved_path(call, path, *ALL_TYPES))
 
 
-def weights_info(call: "Call") -> dict[str, Any]:
+def weights_info(call: TinkerCall) -> dict[str, Any]:
     """Describe saved weights."""
     model = session_model(call, saved_path(call, call.body.tinker_path, *ALL_TYPES).model)
     return {
@@ -71,7 +68,7 @@ def weights_info(call: "Call") -> dict[str, Any]:
     }
 
 
-def _saved(call: "Call", target: TargetId) -> list[SessionCheckpoint]:
+def _saved(call: TinkerCall, target: TargetId) -> list[SessionCheckpoint]:
     state = call.app.sessions.found(target.session_id, call.project)
     found = [saved for saved in state.checkpoints.values() if saved.model_index == target.number]
     return sorted(found, key=lambda saved: saved.at_s)

@@ -54,7 +54,7 @@ def forward_backward(logprobs: Sequence[Float32[np.ndarray, "token"]], metrics: 
     return Result(PROTOBUF, canonical_bytes(message))
 
 
-class Completion(NamedTuple):
+class SampledSequence(NamedTuple):
     """One sampled sequence."""
 
     tokens: Sequence[int]
@@ -63,20 +63,16 @@ class Completion(NamedTuple):
     """Whether a stop sequence or the end of text ended it; otherwise the length."""
 
 
-class TopLogprobs(NamedTuple):
-    """The most likely tokens at each position of a prompt, most likely first."""
-
-    token_ids: Sequence[Sequence[int]]
-    logprobs: Sequence[Sequence[float]]
-
-
 def samples(
-    completions: Sequence[Completion],
+    completions: Sequence[SampledSequence],
     *,
     prompt_logprobs: Sequence[float] | None = None,
-    top_prompt_logprobs: TopLogprobs | None = None,
+    top_prompt_logprobs: tuple[Any, Any] | None = None,
 ) -> Result:
-    """Return the result of `sample`. A prompt's first token has no log-probability: NaN."""
+    """Return the result of `sample`. A prompt's first token has no log-probability: NaN.
+
+    `top_prompt_logprobs`: at each position of the prompt, the ids of the most likely tokens and their log-probabilities.
+    """
     message = new_message("SampleResponse")
     for completion in completions:
         message.sequences.add(
@@ -87,13 +83,11 @@ def samples(
     if prompt_logprobs is not None:
         message.prompt_logprobs = _bytes(prompt_logprobs, "<f4")
     if top_prompt_logprobs is not None:
-        top = message.topk_prompt_logprobs
-        top.token_ids = _bytes(top_prompt_logprobs.token_ids, "<i4")
-        top.logprobs = _bytes(top_prompt_logprobs.logprobs, "<f4")
-        top.length = len(top_prompt_logprobs.token_ids)
-        top.k = len(top_prompt_logprobs.token_ids[0]) if top.length else 0
+        top, (token_ids, logprobs) = message.topk_prompt_logprobs, top_prompt_logprobs
+        top.token_ids, top.logprobs = _bytes(token_ids, "<i4"), _bytes(logprobs, "<f4")
+        top.length, top.k = np.shape(token_ids)
     return Result(PROTOBUF, canonical_bytes(message))
 
 
-def _bytes(values: Sequence[Any], dtype: str) -> bytes:
+def _bytes(values: Any, dtype: str) -> bytes:
     return np.asarray(values, dtype).tobytes()

@@ -1,6 +1,6 @@
 """Routes that sample: from a base model, from saved weights, or from the weights of a model at one of its requests."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.records.session import SessionSampler
 from assay.serving.api_error import ApiError, not_found
@@ -8,6 +8,7 @@ from assay.serving.openai.bodies import parsed
 from assay.serving.sessions.request_log import RequestId, TargetId, read_target_id
 from assay.serving.tinker.bodies import SaveWeightsForSampler
 from assay.serving.tinker.training import (
+    TinkerCall,
     acknowledge,
     model_target,
     numbered,
@@ -16,11 +17,8 @@ from assay.serving.tinker.training import (
     trainable_base,
 )
 
-if TYPE_CHECKING:
-    from assay.serving.tinker.app import Call
 
-
-def create_sampling_session(call: "Call") -> dict[str, Any]:
+def create_sampling_session(call: TinkerCall) -> dict[str, Any]:
     """Create a sampler of a base model or of saved weights."""
     body, now_s = call.body, call.app.clock.now_s()
     call.app.sessions.found(body.session_id, call.project)
@@ -45,7 +43,7 @@ def create_sampling_session(call: "Call") -> dict[str, Any]:
     return {"type": "create_sampling_session", "sampling_session_id": str(target)}
 
 
-def save_weights_for_sampler(call: "Call") -> dict[str, Any]:
+def save_weights_for_sampler(call: TinkerCall) -> dict[str, Any]:
     """Accept that a model's weights are saved under a name, or captured for a sampler."""
     number = call.tree.get("sampling_session_seq_id")
     if number is not None:
@@ -62,7 +60,7 @@ def save_weights_for_sampler(call: "Call") -> dict[str, Any]:
     return numbered(call, "save_weights_for_sampler")
 
 
-def sample(call: "Call") -> dict[str, Any]:
+def sample(call: TinkerCall) -> dict[str, Any]:
     """Accept a prompt. Each completion has an id from the start."""
     target = _sampler_target(call, call.body.sampling_session_id)
     seq_id: int = call.body.seq_id
@@ -71,7 +69,7 @@ def sample(call: "Call") -> dict[str, Any]:
     return {**future, "sample_sequence_ids": [f"{request_id}:{number}" for number in range(call.body.num_samples)]}
 
 
-def get_sampler(call: "Call") -> dict[str, Any]:
+def get_sampler(call: TinkerCall) -> dict[str, Any]:
     """Describe a sampler."""
     target = _sampler_target(call, call.path["sampler_id"])
     sampler = call.app.sessions.sampler(target.session_id, target.number)
@@ -79,7 +77,7 @@ def get_sampler(call: "Call") -> dict[str, Any]:
     return {"sampler_id": str(target), "base_model": sampler.base_model, "model_path": sampler.path}
 
 
-def _sampler_target(call: "Call", sampler_id: str) -> TargetId:
+def _sampler_target(call: TinkerCall, sampler_id: str) -> TargetId:
     target = read_target_id(sampler_id)
     if target is None or target.role != "sample" or not call.app.sessions.find(target.session_id, call.project):
         raise not_found("sampler", sampler_id, param="sampling_session_id")

@@ -4,13 +4,15 @@ A request of an existing model is acknowledged unread, even if it cannot be exec
 Otherwise its number would be missing, and all later requests of the model would wait for it.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.base.digest import canonical_json
 from assay.records.session import CheckpointType, SessionCreated, SessionModel
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.ids import new_id
 from assay.serving.methods import SERVED_METHODS
+from assay.serving.openai.app_state import AppState
 from assay.serving.openai.bodies import parsed
 from assay.serving.sessions.request_log import JSON, PROTOBUF, RequestId, RequestKind, TargetId, read_target_id
 from assay.serving.sessions.sessions import CheckpointPath, SessionState, read_checkpoint_path
@@ -19,10 +21,23 @@ from assay.serving.tinker.messages import canonical_bytes
 
 if TYPE_CHECKING:
     from assay.serving.base_models import BaseModelFile
-    from assay.serving.tinker.app import Call
 
 
-def create_session(call: "Call") -> dict[str, Any]:
+class TinkerCall(NamedTuple):
+    """One request with its project and body."""
+
+    app: AppState
+    project: str
+    key_id: str
+    body: Any
+    """A parsed body, or a protobuf message; None where the route parses it."""
+    tree: dict[str, Any]
+    """The body's JSON; empty for protobuf."""
+    path: Mapping[str, Any]
+    """Parameters in the address."""
+
+
+def create_session(call: TinkerCall) -> dict[str, Any]:
     """Begin a session. A lost response leaves an empty session, which costs nothing."""
     now_s, body = call.app.clock.now_s(), call.body
     created = SessionCreated(
@@ -38,20 +53,20 @@ def create_session(call: "Call") -> dict[str, Any]:
     return {"type": "create_session", "session_id": created.session_id}
 
 
-def heartbeat(call: "Call") -> dict[str, Any]:
+def heartbeat(call: TinkerCall) -> dict[str, Any]:
     """Tell the client whether its session is open."""
     _open_session(call, call.body.session_id)
     return {"type": "session_heartbeat"}
 
 
-def finish_session(call: "Call") -> None:
+def finish_session(call: TinkerCall) -> None:
     """Close a session."""
     session_id = call.path["session_id"]
     call.app.sessions.found(session_id, call.project)
     call.app.sessions.finish(session_id, call.body.reason.type)
 
 
-def create_model(call: "Call") -> dict[str, Any]:
+def create_model(call: TinkerCall) -> dict[str, Any]:
     """Create a model with a new adapter."""
     body = call.body
     _open_session(call, body.session_id)
@@ -74,7 +89,7 @@ def create_model(call: "Call") -> dict[str, Any]:
     return acknowledge(call, TargetId(body.session_id, "train", body.model_seq_id), 0, "create_model")
 
 
-def load_weights(call: "Call") -> dict[str, Any]:
+def load_weights(call: TinkerCall) -> dict[str, Any]:
     """Create a model from saved weights, or load weights into a new model."""
     if call.tree.get("model_id") is not None:
         return numbered(call, "load_weights")
@@ -94,7 +109,7 @@ def load_weights(call: "Call") -> dict[str, Any]:
     return acknowledge(call, TargetId(body.session_id, "train", body.model_seq_id), 0, "load_weights")
 
 
-def get_info(call: "Call") -> dict[str, Any]:
+def get_info(call: TinkerCall) -> dict[str, Any]:
     """Describe a model."""
     model = session_model(call, model_target(call, call.body.model_id))
     return {
@@ -107,21 +122,21 @@ def get_info(call: "Call") -> dict[str, Any]:
     }
 
 
-def forward_backward(call: "Call") -> dict[str, Any]:
+def forward_backward(call: TinkerCall) -> dict[str, Any]:
     """Accept a batch, or a part of one."""
     target, message = model_target(call, call.body.model_id), call.body
     data = canonical_bytes(message)
     return acknowledge(call, target, _positive(message.seq_id), "forward_backward", content_type=PROTOBUF, data=data)
 
 
-def numbered(call: "Call", kind: RequestKind) -> dict[str, Any]:
+def numbered(call: TinkerCall, kind: RequestKind) -> dict[str, Any]:
     """Accept a request of a model by its number."""
     body = parsed(NumberedBody, {name: call.tree.get(name) for name in NumberedBody.model_fields})
     return acknowledge(call, model_target(call, body.model_id), _positive(body.seq_id), kind)
 
 
 def acknowledge(
-    call: "Call",
+    call: TinkerCall,
     target: TargetId,
     seq_id: int,
     kind: RequestKind,
@@ -139,7 +154,7 @@ def acknowledge(
     return {"request_id": str(RequestId(target, seq_id)), "model_id": str(target)}
 
 
-def trainable_base(call: "Call", name: str) -> "BaseModelFile":
+def trainable_base(call: TinkerCall, name: str) -> "BaseModelFile":
     """Return the base model if the project may use it and it writes. Raises `ApiError`."""
     names = [base for base in call.app.names.bases(call.project) if writing_method(call.app.models[base])]
     if name not in names:
@@ -157,7 +172,7 @@ def writing_method(base: "BaseModelFile") -> str | None:
     return next((name for name in base.config.methods if SERVED_METHODS[name].writes), None)
 
 
-def model_target(call: "Call", model_id: str) -> TargetId:
+def model_target(call: TinkerCall, model_id: str) -> TargetId:
     """Return the id of an existing model of the project. Raises `ApiError`."""
     target = read_target_id(model_id)
     if target is None or target.role != "train":
@@ -166,7 +181,7 @@ def model_target(call: "Call", model_id: str) -> TargetId:
     return target
 
 
-def session_model(call: "Call", target: TargetId) -> SessionModel:
+def session_model(call: TinkerCall, target: TargetId) -> SessionModel:
     """Return a model of the project. Raises `ApiError`."""
     state = call.app.sessions.find(target.session_id, call.project)
     model = None if state is None else state.models.get(target.number)
@@ -175,7 +190,7 @@ def session_model(call: "Call", target: TargetId) -> SessionModel:
     return model
 
 
-def saved_path(call: "Call", text: str, *checkpoint_types: CheckpointType) -> CheckpointPath:
+def saved_path(call: TinkerCall, text: str, *checkpoint_types: CheckpointType) -> CheckpointPath:
     """Return the path of existing weights of the project, of one of these types. Raises `ApiError`."""
     path = read_checkpoint_path(text)
     state = None if path is None else call.app.sessions.find(path.model.session_id, call.project)
@@ -186,7 +201,7 @@ def saved_path(call: "Call", text: str, *checkpoint_types: CheckpointType) -> Ch
     return path
 
 
-def _open_session(call: "Call", session_id: str) -> SessionState:
+def _open_session(call: TinkerCall, session_id: str) -> SessionState:
     state = call.app.sessions.found(session_id, call.project)
     if state.finished:
         raise _finished(session_id)

@@ -82,10 +82,10 @@ def test_the_sdk_reads_our_results() -> None:
     assert output.metrics == {"loss:sum": 6.0}
     assert [item["logprobs"].tolist() for item in output.loss_fn_outputs] == [[-1, -2], [-3]]
 
-    top = results.TopLogprobs([[1, 2], [3, 4]], [[-1, -2], [-3, -4]])
+    top = ([[1, 2], [3, 4]], [[-1, -2], [-3, -4]])
     completions = [
-        results.Completion([7, 8], [-1, -2], is_stopped=True),
-        results.Completion([9], [-3], is_stopped=False),
+        results.SampledSequence([7, 8], [-1, -2], is_stopped=True),
+        results.SampledSequence([9], [-3], is_stopped=False),
     ]
     result = results.samples(completions, prompt_logprobs=[float("nan"), -0.5], top_prompt_logprobs=top)
     response = deserialize_sample_response(result.body)
