@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.errors import ConfigError
-from assay.launchers.ray.driver import NAMESPACE, Driver, RayPlan, release
+from assay.launchers.ray.driver import NAMESPACE, Driver, release
 
 ANSWER_S = 30.0
 """Seconds that the driver and the machines of the cluster get to answer."""
@@ -64,38 +64,29 @@ def start(plan: str, known: list[str]) -> dict[str, str]:
     """Start the driver; `known`: ids of drivers that have a record. One without is found instead of started again."""
     import ray
 
-    name = RayPlan.model_validate_json(plan).name
-    actor = _driver(name)
-    if actor is not None and (actor._actor_id.hex() in known or _of(actor, "run_dir") != json.loads(plan)["run_dir"]):
-        raise ConfigError(
-            f"the cluster has an actor '{name}' already, of the run in {_of(actor, 'run_dir')}. Stop it, or choose "
-            "another --run-id."
-        )
-    if actor is None:
+    name, run_dir = (json.loads(plan)[key] for key in ("name", "run_dir"))
+    found = _driver(name)
+    if found is None:
         release(name, at_once=True)  # what a driver that was killed by hand has left
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "max_restarts": -1}
         try:
             actor = ray.remote(Driver).options(**options).remote(plan)
         except ValueError as error:
             raise ConfigError(f"another command has started '{name}' at the same time.") from error
-    waits = _of(actor, "waits")
-    return {"id": actor._actor_id.hex(), "address": ray.get_runtime_context().gcs_address, "waits": waits}
+    else:
+        actor = found
+    its_run_dir = _run_dir(actor)
+    if found is not None and (found._actor_id.hex() in known or its_run_dir not in ("", run_dir)):
+        raise ConfigError(
+            f"the cluster has an actor '{name}' already, of the run in {its_run_dir}. Stop it, or choose another "
+            "--run-id."
+        )
+    return {"id": actor._actor_id.hex(), "address": ray.get_runtime_context().gcs_address}
 
 
 def state(name: str, actor_id: str) -> dict[str, str]:
-    """Return whether the driver is there, and what it waits for."""
-    actor = _driver(name, actor_id)
-    if actor is None:
-        return {"state": "ended"}
-    waits = _of(actor, "waits")
-    return {"state": "queued" if waits else "running", "waits": waits}
-
-
-def stop(name: str, actor_id: str) -> dict[str, str]:
-    """Ask the driver to stop all nodes."""
-    if (actor := _driver(name, actor_id)) is not None:
-        _of(actor, "end")
-    return {}
+    """Return whether the driver is there."""
+    return {"state": "ended" if _driver(name, actor_id) is None else "running"}
 
 
 def kill(name: str, actor_id: str) -> dict[str, str]:
@@ -118,19 +109,17 @@ def _driver(name: str, actor_id: str | None = None) -> Any:
     return None
 
 
-def _of(actor: Any, method: str) -> str:
-    """Return what a driver answers; empty while it is being restarted."""
+def _run_dir(actor: Any) -> str:
+    """Return the folder of a driver's run; empty if it does not answer. Raises `ConfigError` if it cannot start."""
     import ray
 
     try:
-        answer: str = ray.get(getattr(actor, method).remote(), timeout=ANSWER_S)
-    except ray.exceptions.GetTimeoutError:
-        return ""
+        run_dir: str = ray.get(actor.run_dir.remote(), timeout=ANSWER_S)
     except ray.exceptions.RayError as error:
         if getattr(error, "actor_init_failed", False):
             raise ConfigError(f"the driver does not start: {error}") from error
         return ""
-    return answer
+    return run_dir
 
 
 def _connect(address: str) -> None:
@@ -154,9 +143,7 @@ def _connect(address: str) -> None:
         ) from error
 
 
-_VERBS: Mapping[str, Callable[..., dict[str, str]]] = {
-    verb.__name__: verb for verb in (check, start, state, stop, kill)
-}
+_VERBS: Mapping[str, Callable[..., dict[str, str]]] = {verb.__name__: verb for verb in (check, start, state, kill)}
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)

@@ -11,7 +11,8 @@ nodes run. All actors are detached and found by name, so a restarted driver find
     exit code 0    the run is finished: the driver ends when all nodes have
     75, or lost    the node is started again, elsewhere if its machine is gone
     2              final: the driver ends, and its log has the message
-    other          likewise after `MAX_FAILURES` in a row that ran less than `SETTLED_S`
+    other          a node that fails more than `MAX_FAILURES` times in a row, each within `SETTLED_S`, is left out; with
+                   fewer nodes left than the run needs, the driver ends
 
 Ray's listings show an actor's arguments: the plan holds no secret, and a node gets its environment from its raylet.
 """
@@ -25,17 +26,21 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from assay.base.clock import SystemClock, utc_text
+from assay.base.errors import StoreError
 from assay.base.units import number_of
+from assay.store.objects import FolderStore
 
 NAMESPACE = "assay"
-STOP_FILE = "stop"
+STOP_FILE, STATE_FILE = "stop", "state.json"
+"""Files among the logs: whoever asks a run to stop writes the one, its driver the other."""
 LOOK_S = 2.0
 """Seconds between looks at the nodes of the cluster."""
 RETRY_S = 5.0
@@ -72,14 +77,23 @@ class RayPlan(BaseModel):
         """Return the folder of the logs."""
         return Path(self.run_dir) / "ray"
 
-    def stop_file(self) -> Path:
-        """Return the file that asks a driver to stop, also one that is being restarted."""
-        return self.logs() / STOP_FILE
-
     def actor_options(self) -> dict[str, Any]:
         """Return Ray's options for the resources of a node."""
         others = {name: amount for name, amount in self.resources.items() if name not in ("CPU", "GPU")}
         return {"num_cpus": self.resources["CPU"], "num_gpus": self.resources.get("GPU", 0), "resources": others}
+
+
+class DriverState(BaseModel):
+    """What a driver writes beside its logs, so that queries need no connection to the cluster."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    """Ray's id of the driver."""
+    state: Literal["queued", "running", "ended"]
+    waits: str
+    """What the run waits for; empty once its nodes were started."""
+    at_s: float
 
 
 class NodeActor:
@@ -160,12 +174,14 @@ class Driver:
         self._clock = SystemClock()
         self._nodes: dict[int, _Node] = {}
         self._retry_s: dict[int, float] = {}
-        self._num_failures = 0
+        self._failures = Counter[int]()
+        """Node -> failures in a row."""
         self._is_finished = False
         self._ending = ""
         """Why the nodes are asked to leave; empty while they are not."""
         self._waits = "its driver starts"
         self._last_note = ""
+        self._id = ""
         threading.Thread(target=self._drive, daemon=True).start()
 
     def waits(self) -> str:
@@ -176,32 +192,42 @@ class Driver:
         """Return the folder of the run."""
         return self._plan.run_dir
 
-    def end(self) -> None:
-        """Ask all nodes to commit and exit, and then end."""
-        self._ending = self._ending or "asked to stop"
-
     def _drive(self) -> None:
         import ray
 
         try:
+            self._id = ray.get_runtime_context().get_actor_id()
+            self._find_nodes()
             self._group = _placement_group(self._plan)
             self._group.wait(LOOK_S)
             while not self._is_over():
                 self._look()
+                self._write_state("queued" if self._waits else "running")
                 self._take_results()
             self._note(self._ending or "the run is finished")
+            self._write_state("ended")
         except Exception:
-            # Ray restarts a driver that dies: with the cluster's control store away, there is nothing else to do.
-            self._note(traceback.format_exc())
+            with contextlib.suppress(OSError):
+                self._note(traceback.format_exc())
             time.sleep(RETRY_S)
-            os._exit(1)
+            os._exit(1)  # Ray starts it again
         release(self._plan.name)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
+    def _find_nodes(self) -> None:
+        """Find the nodes that a driver before this one has started."""
+        import ray
+
+        for index in range(self._plan.most):
+            with contextlib.suppress(ValueError):
+                actor = ray.get_actor(f"{self._plan.name}-node-{index}")
+                self._nodes[index] = _Node(actor, actor.node_id.remote())
+                self._waits = ""
+
     def _is_over(self) -> bool:
         """Return whether no node is left of a run that is finished or stopped."""
-        if not self._ending and self._plan.stop_file().exists():
-            self.end()
+        if not self._ending and (self._plan.logs() / STOP_FILE).exists():
+            self._ending = "asked to stop"
         return bool(self._ending or self._is_finished) and not self._nodes
 
     def _look(self) -> None:
@@ -225,7 +251,9 @@ class Driver:
             return
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} - draining
         for index in range(self._plan.most):
-            if index in self._nodes or self._clock.monotonic_s() < self._retry_s.get(index, 0.0):
+            if index in self._nodes or self._failures[index] > MAX_FAILURES:
+                continue
+            if self._clock.monotonic_s() < self._retry_s.get(index, 0.0):
                 continue
             if index >= self._plan.fewest:
                 others = {node.node_id for node in self._nodes.values()} | {*table["bundles_to_node_id"].values()}
@@ -303,13 +331,14 @@ class Driver:
             self._forget(index)
         self._is_finished = self._is_finished and bool(self._nodes)  # nobody may have evaluated it
         if getattr(error, "actor_init_failed", False):
-            self._count_failure(index, 0.0, f"its actor does not start: {error}")
+            self._count_failure(index, 0.0, "an actor that does not start")
 
     def _count_failure(self, index: int, age_s: float, what: str) -> None:
-        self._num_failures = 1 if age_s > SETTLED_S else self._num_failures + 1
-        self._retry_s[index] = self._clock.monotonic_s() + RETRY_S * 2**self._num_failures
-        if self._num_failures > MAX_FAILURES:
-            self._ending = f"{number_of(self._num_failures, 'failure')} in a row; the last one of node {index}, {what}"
+        self._failures[index] = 1 if age_s > SETTLED_S else self._failures[index] + 1
+        self._retry_s[index] = self._clock.monotonic_s() + RETRY_S * 2 ** self._failures[index]
+        num_failed = sum(count > MAX_FAILURES for count in self._failures.values())
+        if self._plan.most - num_failed < self._plan.fewest:
+            self._ending = f"node {index} failed {MAX_FAILURES + 1} times in a row, at last with {what}"
 
     def _forget(self, index: int) -> None:
         """Give the resources of a node back."""
@@ -322,6 +351,11 @@ class Driver:
         log = self._plan.logs() / f"node-{index}.log"
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return next((line for line in reversed(lines) if line.strip()), f"nothing in {log}")
+
+    def _write_state(self, state: Literal["queued", "running", "ended"]) -> None:
+        written = DriverState(id=self._id, state=state, waits=self._waits, at_s=self._clock.now_s())
+        with contextlib.suppress(StoreError):  # whoever asks then asks the cluster
+            FolderStore(self._plan.logs()).put(STATE_FILE, written.model_dump_json().encode())
 
     def _note(self, text: str) -> None:
         if text == self._last_note:

@@ -15,21 +15,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import NonNegativeInt, field_validator
+from pydantic import NonNegativeInt, ValidationError, field_validator
 
+from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
 from assay.elastic.nodes.connection import link_key
 from assay.elastic.workers import Workers
 from assay.launchers.guards import hosts_left_out
 from assay.launchers.launcher import LaunchState, SchedulerConfig
-from assay.launchers.ray.driver import STOP_FILE, RayPlan
+from assay.launchers.ray.driver import STATE_FILE, STOP_FILE, DriverState, RayPlan
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.launches import save_launch, saved_launches
 from assay.training.recipe import recipe_of
 
+FRESH_S = 60.0
+"""Age in seconds up to which the state that a driver wrote counts; it writes every two seconds."""
 CLIENT_S = 150.0
 """Seconds until a client that does not answer is killed."""
 
@@ -108,7 +111,7 @@ class RayLauncher:
         """
         plan = _plan(self._home, run, self._config, world_size=world_size, options=self._options)
         plan.logs().mkdir(parents=True, exist_ok=True)
-        plan.stop_file().unlink(missing_ok=True)
+        (plan.logs() / STOP_FILE).unlink(missing_ok=True)
         link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
         known = [launch.process.partition("@")[0] for launch in saved_launches(run) if launch.launcher == "ray"]
         started = _ask("start", self._config.cluster(), plan=plan.model_dump_json(), known=known)
@@ -127,6 +130,8 @@ LAUNCHER = RayLauncher
 
 def state(launch: Launch) -> LaunchState:
     """Return the state of a driver; `elsewhere` if its cluster cannot be reached from here."""
+    if (written := _written_state(launch)) is not None:
+        return written.state
     try:
         found: LaunchState = _ask_driver("state", launch)["state"]
     except ConfigError:
@@ -136,18 +141,29 @@ def state(launch: Launch) -> LaunchState:
 
 def pending_reason(launch: Launch) -> str:
     """Return what the driver waits for."""
-    return _ask_driver("state", launch).get("waits") or "nothing any more"
+    written = _written_state(launch)
+    return (written and written.waits) or "a machine for its driver"
+
+
+def _written_state(launch: Launch) -> DriverState | None:
+    """Return what the driver has written; None if it is not the last word and too old."""
+    try:
+        written = DriverState.model_validate_json(Path(launch.log).with_name(STATE_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    is_current = written.state == "ended" or SystemClock().now_s() - written.at_s < FRESH_S
+    return written if written.id == launch.process.partition("@")[0] and is_current else None
 
 
 def stop(launch: Launch) -> None:
-    """Ask the driver to let all nodes commit and exit. One that is being restarted finds the file."""
+    """Ask the driver, by a file that it looks for, to let all nodes commit and exit."""
     Path(launch.log).with_name(STOP_FILE).touch()
-    _ask_driver("stop", launch)
 
 
 def kill(launch: Launch) -> None:
     """Kill driver, nodes and ranks at once."""
     _ask_driver("kill", launch)
+    Path(launch.log).with_name(STATE_FILE).unlink(missing_ok=True)
 
 
 def _plan(home: Home, run: Run, config: RayConfig, *, world_size: int, options: tuple[str, ...]) -> RayPlan:

@@ -116,10 +116,18 @@ def test_failures_in_a_row_end_the_run_and_one_after_hours_does_not(quiet_driver
     assert not quiet_driver._is_over()
     end_with(quiet_driver, 1)
     assert quiet_driver._is_over()
-    assert quiet_driver._ending == "6 failures in a row; the last one of node 0, exit code 1: error: no"
+    assert quiet_driver._ending == "node 0 failed 6 times in a row, at last with exit code 1: error: no"
+
+
+def test_a_node_that_is_not_needed_is_left_out_when_it_fails(quiet_driver: Driver) -> None:
+    quiet_driver._plan = quiet_driver._plan.model_copy(update={"most": 2})
+    for _ in range(MAX_FAILURES + 1):
+        end_with(quiet_driver, 1)
+    assert not quiet_driver._is_over()
+    assert quiet_driver._failures[0] > MAX_FAILURES
 
 
 def test_a_file_stops_a_driver_that_nobody_reaches(quiet_driver: Driver) -> None:
     assert not quiet_driver._is_over()
-    quiet_driver._plan.stop_file().touch()
+    (quiet_driver._plan.logs() / driver.STOP_FILE).touch()
     assert quiet_driver._is_over()
