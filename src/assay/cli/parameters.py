@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError, regular
-from assay.base.json_log import LOG_FORMAT, use_log_format
 from assay.elastic.workers import Workers
 
 if TYPE_CHECKING:
@@ -260,16 +259,22 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
     return ledger
 
 
+_LOG_FORMAT = "ASSAY_LOG_FORMAT"
+
+
 def _set_log_format(context: click.Context, _: click.Parameter, value: str) -> None:
-    os.environ[LOG_FORMAT] = value  # for this process and those that it starts
-    use_log_format(context.command_path.replace(" ", "."))
+    os.environ[_LOG_FORMAT] = value  # for this process and those that it starts
+    if value == "json":
+        from assay.base.json_log import use_log_format  # here, for most commands log nothing
+
+        use_log_format(context.command_path.replace(" ", "."))
 
 
 log_format_option = click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    envvar=LOG_FORMAT,
+    envvar=_LOG_FORMAT,
     expose_value=False,
     is_eager=True,
     callback=_set_log_format,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "worker": ("assay.cli.serve.worker", "Run the jobs of the API, on this machine or a cluster."),
+    "sessions": ("assay.cli.serve.sessions", "Train and sample the sessions of the Tinker API."),
     "key": ("assay.cli.serve.key", "Create, list and revoke API keys."),
 }
 
@@ -22,8 +23,7 @@ _DEFAULT_MODELS = Path("models")
 
 _SECTIONS = {
     "Models": ("engines", "engine_memory", "judge", "python_graders"),
-    "Operation": ("log_format",),
-    "Reference": ("openapi",),
+    "Output": ("log_format", "openapi"),
 }
 
 
@@ -63,8 +63,8 @@ def serve(
 ) -> None:
     """Serve the dashboard at http://HOST:PORT, and OpenAI's API for fine-tuning, inference, batches and evals at /v1.
 
-    The dashboard shows the runs of $ASSAY_HOME and needs no models. Requests of the API are durable before they are
-    answered; 'assay serve worker' executes them. Without API keys it listens on this machine only.
+    The dashboard needs no models. Requests of the API are durable before they are answered; 'assay serve worker'
+    executes them. Without API keys it listens on this machine only.
     """
     if openapi:
         from assay.serving.openai.app import openapi_text

@@ -7,12 +7,13 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from assay.base.clock import SystemClock
+from assay.base.clock import SystemClock, utc_text
 from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.failure import Failure
@@ -23,7 +24,8 @@ from assay.reporting.views.home_metrics import HomeMetrics
 from assay.serving.openai.app_state import AppState
 from assay.serving.queue.worker_registry import WorkerRegistration
 from assay.store.home import Home
-from assay.store.ledger.ledger import Ledger
+from assay.store.ledger import tables
+from assay.store.ledger.ledger import Ledger, upsert
 from assay.store.ledger.open_ledger import OpenLedger
 from assay.store.ledger.writer import mark_missed
 from assay.store.objects import open_store
@@ -63,7 +65,7 @@ class Scraped:
         """Return a metric by its only label, without zeros."""
         return {key[1]: value for key, value in self.metrics().items() if key[0] == name and value}
 
-    def printed(self, *arguments: object) -> object:
+    def printed(self, *arguments: object) -> Any:
         return json.loads(self.assay(*arguments, "--json").out)
 
 
@@ -177,13 +179,27 @@ def test_the_oldest_commit_is_that_of_the_run_at_work_that_waits_longest(scraped
             entries = {number: commit_at(number + 1, NOW_S - ago_s) for number, ago_s in enumerate(commits)}
             ledger.record_log_entries(run_id, entries)
         assert scraped.metrics()[name,] == NOW_S - 200.0
-        shown = scraped.printed("runs", "show", "b")["commits"]
-        assert [commit["committed"] for commit in shown] and scraped.by("runs") == {"running": 2, "failed": 1}
+        (shown,) = scraped.printed("runs", "show", "b")["commits"]
+        assert shown["committed"] == utc_text(NOW_S - 200.0) and scraped.by("runs") == {"running": 2, "failed": 1}
         host = {"host": "elsewhere", "process": "", "job": "1", "started_by": "me", "world_size": 1}
         ledger.record_launch(
             Launch(run_id="b", number=2, launcher="here", started_s=NOW_S - 50.0, log="", **host)
         )  # a run that was stopped for long and has just been resumed is not late
         assert scraped.metrics()[name,] == NOW_S - 100.0
+
+
+def test_the_oldest_sign_of_life_is_that_of_the_run_at_work_that_is_silent_longest(scraped: Scraped) -> None:
+    name = "oldest_sign_of_life_timestamp_seconds"
+    with scraped.home.open_ledger() as ledger:
+        for run_id, ago_s in {"a": 300.0, "b": 200.0, "over": 900.0}.items():
+            ledger.record_run(run_of(scraped.home, run_id, created_s=NOW_S - 700.0))
+            record_attempt(ledger, run_id, 1, "failed" if run_id == "over" else "running")
+            segment = {"run_id": run_id, "path": "p", "position": "", "num_bytes": 0, "num_events": 0}
+            with ledger.writing() as connection:
+                upsert(connection, tables.metric_segments, [{**segment, "last_at_s": NOW_S - ago_s}])
+        lines = scraped.printed("runs", "list")
+        seen = min(line["last_seen"] for line in lines if line["status"] == "running")
+        assert scraped.metrics()[name,] == NOW_S - 300.0 and seen == utc_text(NOW_S - 300.0)
 
 
 def test_queue_and_workers_equal_the_apis_jobs(scraped: Scraped) -> None:
