@@ -43,20 +43,19 @@ def spark_pool(master: str | None, jobs: int) -> Iterator[ThreadPool]:
     try:
         session.sparkContext.setLogLevel("ERROR")  # a lost executor fills pages with warnings
         threads = max(jobs, session.sparkContext.defaultParallelism)
-        with ThreadPool(threads, lambda work, job: _call(session, work, job)) as pool:
+        with warnings.catch_warnings(), ThreadPool(threads, lambda work, job: _call(session, work, job)) as pool:
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # none of its frames is used
             yield pool
     finally:
         session.stop()
 
 
 def _call(session: "SparkSession", work: Work, job: Job) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PySpark warns of pandas 3; no frame of pandas is used here
-        frame = session.createDataFrame(pa.table({"job": [packed(work, job)]})).coalesce(1)
-        try:
-            rows = frame.mapInArrow(_run_batches, "result binary").collect()
-        except Exception as error:
-            raise _clear_error(str(error)) from error
+    frame = session.createDataFrame(pa.table({"job": [packed(work, job)]})).coalesce(1)
+    try:
+        rows = frame.mapInArrow(_run_batches, "result binary").collect()
+    except Exception as error:
+        raise _clear_error(str(error)) from error
     return unpacked(rows[0][0])
 
 
