@@ -118,6 +118,13 @@ def test_an_image_without_the_program_fails_its_pod(new_kubernetes_cluster: Star
     assert code(pod) == (128, "StartError")
 
 
+def test_a_pod_that_failed_says_its_last_words(new_kubernetes_cluster: Start) -> None:
+    cluster = new_kubernetes_cluster()
+    run(cluster, "echo out of luck; exit 3", container={"terminationMessagePolicy": "FallbackToLogsOnError"})
+    [pod] = wait_for(cluster, "Failed")
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] == "out of luck\n"
+
+
 def test_a_volume_is_one_folder_for_all_pods(new_kubernetes_cluster: Start) -> None:
     cluster = new_kubernetes_cluster()
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}

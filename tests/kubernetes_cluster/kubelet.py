@@ -145,9 +145,16 @@ class Kubelets:
             self._start(pod)
         elif (code := container.process.poll()) is not None:
             del self._containers[pod["metadata"]["uid"]]
-            report_end(self._store, pod, code, container.end_reason)
+            report_end(self._store, pod, code, container.end_reason, self._last_words(pod, code))
         elif is_deleted:
             self._end(pod, container)
+
+    def _last_words(self, pod: Object, code: int) -> str:
+        """What the pod's status says of its end: by `terminationMessagePolicy` the last of its output."""
+        [description] = pod["spec"]["containers"]
+        if code == 0 or description["terminationMessagePolicy"] != "FallbackToLogsOnError":
+            return ""
+        return "".join(self.log_of(pod).read_text(errors="replace").splitlines(keepends=True)[-80:])[-2048:]
 
     def _end(self, pod: Object, container: Container) -> None:
         if container.kill_at_s is None:
