@@ -30,6 +30,7 @@ from assay.store.ledger.open_ledger import OpenLedger
 from assay.store.ledger.writer import mark_missed
 from assay.store.objects import open_store
 from in_process import AssayAt
+from ledger_rows import copy, drop_tables, empty
 from machine import MACHINE
 from served import http_of
 from tiny_recipe import tiny_recipe
@@ -42,12 +43,13 @@ Samples = dict[tuple[str, ...], float]
 class Scraped:
     """A home, and what a scraper reads of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.home = Home.at(folder / "runs")
-        self.home.folder.mkdir()
+    def __init__(self, folder: Path, ledger: str | None = None) -> None:
+        self.home = Home.at(folder / "runs", ledger)
+        self.home.folder.mkdir(exist_ok=True)
         self.api = AppState.of(open_store(str(self.home.api)), {}, SystemClock())
+        self.ledger = OpenLedger(self.home)
         self._registry = CollectorRegistry()
-        self._registry.register(HomeMetrics(self.home, self.api, OpenLedger(self.home), lambda: 2))
+        self._registry.register(HomeMetrics(self.home, self.api, self.ledger, lambda: 2))
         self.assay = AssayAt(self.home.folder)
 
     def metrics(self) -> Samples:
@@ -166,6 +168,23 @@ def test_metrics_of_runs_equal_what_commands_print_after_each_change(scraped: Sc
         check_equal_to_commands(scraped)
         ledger.forget("done")
         check_equal_to_commands(scraped)
+
+
+def test_a_ledger_in_postgresql_gives_the_same_metrics(scraped: Scraped, tmp_path: Path, postgres_url: str) -> None:
+    other = Scraped(tmp_path, postgres_url)
+    with scraped.home.open_ledger() as ledger, other.home.open_ledger() as copied:
+        record_runs(scraped.home, ledger)
+        ledger.record_log_entries("open", {0: commit_at(1, NOW_S - 60.0)})
+        empty(copied)
+        copy(ledger, copied)
+    of_ledger = [
+        {key: value for key, value in item.metrics().items() if not key[0].startswith("disk")}
+        for item in (scraped, other)
+    ]
+    assert of_ledger[0] == of_ledger[1] and of_ledger[0]["oldest_commit_timestamp_seconds",] == NOW_S - 60.0
+    with other.ledger.shown(None) as opened:
+        opened.close()
+    drop_tables(postgres_url)
 
 
 def test_the_oldest_commit_is_that_of_the_run_at_work_that_waits_longest(scraped: Scraped) -> None:
