@@ -152,7 +152,7 @@ class Generator:
         self._ends = frozenset(ends)
         self._tokenizer = tokenizer
         self._max_slots, self._own_mode = slots, mode
-        self._ends_by_stop: dict[tuple[str, ...], Ends] = {}
+        self._ends_by_stop: dict[tuple[tuple[str, ...], frozenset[int]], Ends] = {}
         self._batch_invariance: dict[torch.dtype, BatchInvariance] = {}
         """By the type in which products are computed: autocast changes it."""
         self._capture: GraphCapture | None = None
@@ -178,20 +178,22 @@ class Generator:
         params: SamplingParams,
         is_stopping: Callable[[], bool] = lambda: False,
         observer: DrawObserver | None = None,
+        *,
+        ends: Collection[int] | None = None,
     ) -> list[Rollout]:
         """Return a rollout for each prompt; consecutive prompts with equal tokens are a group and prefilled once.
 
         `params.seed` is not used: a prompt's key determines its samples. `is_stopping` is called between tokens; if
-        true, `GenerationCancelledError` is raised.
+        true, `GenerationCancelledError` is raised. `ends`: end tokens in place of the generator's own.
         """
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
         self._check_lengths(prompts, params)
-        ends = self._ends_of(params)
+        found_ends = self._ends_of(params, ends)
         decode_groups, self.cost = self._decode_groups(prompts, params), Cost()
         found: dict[int, Rollout] = {}
         for members, rows in decode_groups:
             own = [prompts[member] for member in members]
-            decoded = self._decoded(own, params, ends, is_stopping, observer, members, rows=rows)
+            decoded = self._decoded(own, params, found_ends, is_stopping, observer, members, rows=rows)
             found |= zip(members.tolist(), decoded, strict=True)
         return [found[index] for index in range(len(prompts))]
 
@@ -220,13 +222,14 @@ class Generator:
                     "the prompt, or ask for fewer tokens."
                 )
 
-    def _ends_of(self, params: SamplingParams) -> Ends:
-        stops = params.stop
+    def _ends_of(self, params: SamplingParams, own: Collection[int] | None = None) -> Ends:
+        end_tokens = self._ends if own is None else frozenset(own)
+        stops, key = params.stop, (params.stop, end_tokens)
         if stops and self._tokenizer is None:
             raise ConfigError("stop strings need the tokenizer that spells completions. Leave out 'stop'.")
-        if stops not in self._ends_by_stop:
-            self._ends_by_stop[stops] = Ends(self._ends, self._vocab_size, stops=stops, tokenizer=self._tokenizer)
-        return self._ends_by_stop[stops]
+        if key not in self._ends_by_stop:
+            self._ends_by_stop[key] = Ends(end_tokens, self._vocab_size, stops=stops, tokenizer=self._tokenizer)
+        return self._ends_by_stop[key]
 
     @property
     def _vocab_size(self) -> int:

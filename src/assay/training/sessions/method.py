@@ -10,18 +10,32 @@ from torch import Tensor, nn
 from assay.base.shapes import Float, Float32, Int64, Shaped
 from assay.data.loader.batch import MicroBatch
 from assay.models.head import TokenScores
-from assay.training.methods.sft.method import SftMethod
+from assay.models.token_scores import CausalNetwork
 from assay.training.sessions.batch import TARGETS
 from assay.training.sessions.losses import LOSSES, NamedLoss
 from assay.training.trainer.method import FrozenModels, Loss, Tensors
+from assay.training.trainer.method_config import CausalMethodConfig
 
 _PLACES, _SCORED = "places", "scored"
 
 
-class SessionMethod(SftMethod):
+class SessionMethod:
     """Computes the loss of the current request, and remembers each datum's logprobs."""
 
-    metrics = ()
+    metrics: tuple[str, ...] = ()
+
+    def __init__(self, config: CausalMethodConfig) -> None:
+        """`config`: of a method that trains language models, for its model."""
+        self.config = config
+
+    def build_model(self) -> nn.Module:
+        return CausalNetwork(self.config.model)
+
+    def build_frozen_models(self) -> FrozenModels:
+        return {}
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        return int(micro_batch.ragged[TARGETS].lengths.sum())
 
     def begin(self, loss: NamedLoss, settings: Mapping[str, float]) -> None:
         """Begin a request."""

@@ -17,23 +17,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
 from assay.base.shapes import Float, Float32
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.flat_lane_sum import FlatLaneSum
 from assay.distributed.lane_sum import trained_parameters
 from assay.distributed.ranks import Ranks
-from assay.training.checkpoint.parts import MODEL, training_parts
-from assay.training.checkpoint.saver import weights_digest
-from assay.training.methods.sft.config import SftConfig
+from assay.training.checkpoint.parts import MODEL, State, training_parts
 from assay.training.numerics import added_in_order
 from assay.training.samples import LaneSamples
 from assay.training.sessions.batch import Datum, check_datums, lanes_of
 from assay.training.sessions.losses import loss_settings, named_loss
 from assay.training.sessions.method import SessionMethod
+from assay.training.sessions.stored_state import MOMENTS, stored, stored_model, stored_moments
 from assay.training.trainer.captured import LanePasses
 from assay.training.trainer.config import OptimizerConfig, Precision
 from assay.training.trainer.lane_forward import LaneForward
+from assay.training.trainer.method_config import CausalMethodConfig
 from assay.training.trainer.optimizer import apply_update, average_and_clip, build_optimizer
 from assay.training.trainer.step import initial_model
 
@@ -71,23 +72,24 @@ class SessionTrainer:
 
     def __init__(
         self,
-        config: SftConfig,
+        config: CausalMethodConfig,
         ranks: Ranks,
         *,
         seed: int,
         num_lanes: int,
         max_micro_batch_tokens: int | None,
         precision: Precision,
+        num_threads: int = 1,
     ) -> None:
-        """`seed`: of new weights and of dropout. `num_lanes`: lanes of each request."""
+        """`seed`: of new weights and of dropout. `num_lanes`: lanes of each request. `num_threads`: of the CPU; another
+        number gives other bits."""
+        self._num_threads = num_threads
         self._ranks = ranks
         self._shares = LaneShares(num_lanes, ranks.world_size)
         self._max_tokens = max_micro_batch_tokens
         shape = config.model.shape()
         if shape is None:
-            raise ConfigError(
-                "method.model: its config.json does not tell the size of the vocabulary or of the context."
-            )
+            raise ConfigError("method.model: its config.json does not tell its vocabulary and its context.")
         self._shape = shape
         self._method = SessionMethod(config)
         self.model = initial_model(self._method, seed=seed, device=ranks.device)
@@ -97,8 +99,7 @@ class SessionTrainer:
         self._trained = trained_parameters(self.model)
         self._optimizer = build_optimizer(self.model, OptimizerConfig())
         _begin_moments(self._optimizer)
-        self.parts = training_parts(self.model, self._optimizer)
-        """Weights and moments, by the names that they have in a checkpoint."""
+        self._parts = training_parts(self.model, self._optimizer)
         self._gradient: list[Float[Tensor, "..."]] = []
         """Sum of the requests since the last update."""
 
@@ -138,6 +139,7 @@ class SessionTrainer:
         """
         if not self._gradient:
             raise DataError("optim_step: no forward_backward since the last optim_step, so there is no gradient.")
+        torch.set_num_threads(self._num_threads)
         gradients, self._gradient = self._gradient, []
         norm = average_and_clip(gradients, weight=1, max_norm=settings.max_gradient_norm)
         for parameter, gradient in zip(self._trained, gradients, strict=True):
@@ -151,19 +153,33 @@ class SessionTrainer:
             raise DataError(f"optim_step: the gradient's norm is {found}, so no update was made.")
         return found
 
+    def drop_gradient(self) -> None:
+        """Begin the gradient again at zero."""
+        self._gradient = []
+
     def digest(self) -> str:
         """Return the digest of weights and moments."""
-        tensors = {
-            f"{parameter}.{name}": moment.reshape(-1)
-            for parameter, moments in self.parts["optimizer"].state()["state"].items()
-            for name, moment in moments.items()
-        }
-        return weights_digest({**self.parts[MODEL].state(), **tensors})
+        return sha256_of_bytes(self.stored())
+
+    def stored(self, *, with_moments: bool = True) -> bytes:
+        """Return the weights, with the optimizer's state, as a file."""
+        return stored(self._parts[MODEL].state(), self._moments()["state"] if with_moments else None)
+
+    def restore(self, data: bytes, *, with_moments: bool = True) -> None:
+        """Restore what `stored` returned."""
+        self._parts[MODEL].restore(stored_model(data, self._parts[MODEL].state()))
+        if with_moments:
+            state = self._moments()
+            self._parts[MOMENTS].restore({**state, "state": stored_moments(data, state["state"])})
+
+    def _moments(self) -> State:
+        return self._parts[MOMENTS].state()
 
     def _begin(self, datums: Sequence[Datum], loss: RequestLoss) -> list[LaneSamples]:
         """Check a request, and return this rank's lanes of it."""
         named, settings = named_loss(loss.name), loss_settings(loss.name, loss.settings)
         check_datums(datums, named, self._shape)
+        torch.set_num_threads(self._num_threads)
         self._method.begin(named, settings)
         self._num_targets = [len(datum.targets) for datum in datums]
         lanes = lanes_of(

@@ -19,7 +19,7 @@ from assay.distributed.rank_device import autocast
 from assay.models.compute_copy import as_bfloat16
 from assay.training.numerics import MetricSum
 from assay.training.trainer.config import Precision
-from assay.training.trainer.method import Loss, Method, Tensors
+from assay.training.trainer.method import Loss, LossMethod, Tensors
 
 
 class LaneForward:
@@ -27,7 +27,7 @@ class LaneForward:
 
     def __init__(
         self,
-        method: Method,
+        method: LossMethod,
         *,
         device: torch.device,
         precision: Precision,

@@ -39,8 +39,8 @@ class Loss(NamedTuple):
     """Tensors that later updates of the same step receive with the micro-batch."""
 
 
-class Method(Protocol):
-    """A training method: maps a batch to a loss, and rows to predictions."""
+class LossMethod(Protocol):
+    """Maps a batch to a loss: what passes need of a training method."""
 
     @property
     def config(self) -> MethodConfig: ...
@@ -74,6 +74,10 @@ class Method(Protocol):
     def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:
         """Return the loss of the rows in `tensors`."""
         ...
+
+
+class Method(LossMethod, Protocol):
+    """A training method: maps a batch to a loss, and rows to predictions."""
 
     def predictions(self, model: nn.Module, tensors: Tensors) -> Tensors:
         """Return columns with one value a row, as `MethodConfig.predictions` declares; the model is in evaluation

@@ -29,7 +29,7 @@ from assay.training.trainer.captured import LanePasses
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.gpu_use import GpuUse
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
-from assay.training.trainer.method import Method
+from assay.training.trainer.method import LossMethod
 from assay.training.trainer.optimizer import apply_update, average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
@@ -315,7 +315,7 @@ Network = nn.Module
 """A model under training, as a type for modules that import no torch."""
 
 
-def initial_model(method: Method, *, seed: int, device: torch.device) -> Network:
+def initial_model(method: LossMethod, *, seed: int, device: torch.device) -> Network:
     """Return the method's model in training mode, with random weights from the run's seed."""
     torch.manual_seed(derive_key(seed, "weights"))
     return method.build_model().to(device).train()

@@ -102,6 +102,29 @@ def test_logprobs_are_those_of_the_weights_before_the_update_also_without_a_grad
     assert [row.tolist() for row in before.logprobs] == [row.tolist() for row in passes.logprobs]
 
 
+def test_a_restored_model_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    def split(ranks: Ranks) -> tuple[list[str], list[str]]:
+        def steps(trainer: SessionTrainer, seeds: range) -> str:
+            for seed in seeds:
+                trainer.forward_backward(random_datums(5, "dro", seed=seed), RequestLoss("dro"), seq_id=seed)
+                trainer.update(ADAM)
+            return trainer.digest()
+
+        whole, first, second, only_weights = (session_trainer(ranks) for _ in range(4))
+        begun = first.digest()
+        first.restore(first.stored())  # before the first update, too
+        steps(first, range(3))
+        second.restore(first.stored())
+        only_weights.restore(first.stored(), with_moments=False)
+        assert second.stored(with_moments=False) == only_weights.stored(with_moments=False)
+        found = [steps(trainer, range(3, 6)) for trainer in (second, only_weights)]
+        return [begun, steps(whole, range(6))], found
+
+    [([begun, whole], [restored, without_moments])] = on_ranks(1, split, tmp_path)
+    assert restored == whole
+    assert len({begun, whole, without_moments}) == 3
+
+
 def wrong(**changes: Any) -> Datum:
     datum = Datum(np.array([1, 2, 3]), np.array([2, 3, 4]), {"weights": np.ones(3, np.float32)})
     return datum._replace(**changes)

@@ -28,7 +28,7 @@ class SftMethod:
 
     form: ModelForm = "language_model"
 
-    metrics: tuple[str, ...] = ("entropy", "token_accuracy")
+    metrics = ("entropy", "token_accuracy")
     """Metrics that are logged with each step."""
 
     def __init__(self, config: SftConfig) -> None:

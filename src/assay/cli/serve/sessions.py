@@ -1,0 +1,46 @@
+"""`assay serve sessions`: execute the sessions of the Tinker API."""
+
+import click
+
+from assay.cli.command import Command
+from assay.cli.parameters import current_home, log_format_option
+
+
+@click.command(cls=Command, sections={"Operation": ("lease_s", "log_format")})
+@click.option(
+    "--commit-after",
+    "commit_after_s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    help="Store a model once executing its requests again would take this many seconds.",
+)
+@click.option(
+    "--every",
+    "interval_s",
+    type=click.FloatRange(min=0.01, max=2.0),
+    default=0.25,
+    help="Longest polling interval in seconds.",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(min=1),
+    default=20.0,
+    help="Seconds of silence after which another worker takes over.",
+)
+@log_format_option
+def sessions(commit_after_s: float, interval_s: float, lease_s: float) -> None:
+    """Train and sample the sessions of the Tinker API in $ASSAY_HOME/api on this machine, until stopped.
+
+    A session is executed by one worker at a time. A worker may be killed at any moment: the next one restores the
+    newest stored state of each model and executes the requests after it again, with the same bits.
+    """
+    from assay.workers.sessions.process import run_sessions
+
+    run_sessions(
+        current_home(),
+        commit_after_s=commit_after_s,
+        lease_s=lease_s,
+        interval_s=interval_s,
+        notify=lambda text: click.echo(text, err=True),
+    )

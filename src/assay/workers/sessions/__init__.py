@@ -1,0 +1,1 @@
+"""Workers that execute the requests of sessions."""

@@ -1,0 +1,244 @@
+"""Executes the requests of one model of a session, in the order of their numbers.
+
+    newest stored state --> requests after it, executed again --> requests without a result --> ...
+
+The weights are a function of the requests, so a worker may be killed anywhere: the next one executes the requests since
+the newest stored state again, and comes to the same bits and results. A state is stored when executing them again would
+take longer than a stated time, with each `save_weights`, and when the worker leaves.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.clock import Clock
+from assay.base.errors import AssayError, DataError, NotInstalledError, StoreError
+from assay.distributed.ranks import Ranks
+from assay.records.session import CheckpointType, SessionCheckpoint, SessionModel
+from assay.serving.api_error import ApiError
+from assay.serving.sessions.request_log import Request, Result, TargetId
+from assay.serving.sessions.sessions import CheckpointPath, SessionRepository, read_checkpoint_path
+from assay.serving.tinker import results
+from assay.serving.tinker.bodies import (
+    ForwardBackwardDatum,
+    LoadWeights,
+    OptimStep,
+    SaveWeights,
+    SaveWeightsForSampler,
+    read_request,
+)
+from assay.store.objects import ObjectStore
+from assay.training.sessions.batch import TARGETS, Datum
+from assay.training.sessions.trainer import AdamSettings, RequestLoss, SessionTrainer
+from assay.workers.sessions.base import base_of_model
+from assay.workers.sessions.weights import ModelStates, StateKind, StoredState
+
+_SAVES = ("save_weights", "save_weights_for_sampler")
+"""Requests that change no weights: if they have a result, what they save is durable."""
+
+
+class SessionTools(NamedTuple):
+    """What the models of a worker share."""
+
+    store: ObjectStore
+    sessions: SessionRepository
+    ranks: Ranks
+    clock: Clock
+    commit_after_s: float
+    """Longest time that requests may take to be executed again after a restart."""
+    notify: Callable[[str], None]
+
+
+class ModelExecutor:
+    """One model in this process."""
+
+    def __init__(self, tools: SessionTools, target: TargetId, model: SessionModel) -> None:
+        self._tools = tools
+        self._target = target
+        self._model = model
+        self._log = tools.sessions.requests(target)
+        self._states = ModelStates(tools.store, target)
+        self._restore()
+
+    def _restore(self) -> None:
+        """Begin with the newest stored state."""
+        self._trainer: SessionTrainer | None = None
+        self.next_seq_id = self._stored_seq_id = 0
+        self._gradient_from: int | None = None
+        self._redo_s = 0.0
+        if (state := self._states.newest(self._tools.notify)) is not None:
+            self._trainer = self._new_trainer()
+            self._trainer.restore(state.data)
+            self.next_seq_id = self._stored_seq_id = state.next_seq_id
+
+    def execute_next(self) -> bool:
+        """Execute the next request; return False if it has not arrived."""
+        request = self._log.request(self.next_seq_id)
+        if request is None:
+            return False
+        began_s = self._tools.clock.monotonic_s()
+        known = self._log.result(request.seq_id)
+        if known is not None and known.is_error:
+            self._drop_gradient_of(request)
+        elif known is None:
+            self._log.put_result(request.seq_id, self._result_of(request))
+        elif request.kind not in _SAVES:
+            self._execute_again(request, known)
+        self.next_seq_id += 1
+        self._redo_s += self._tools.clock.monotonic_s() - began_s
+        if self._redo_s > self._tools.commit_after_s and self._gradient_from is None:
+            self.commit()
+        return True
+
+    def commit(self) -> None:
+        """Store the state, unless the stored one is the newest or a gradient waits for its update."""
+        is_newer = self.next_seq_id > self._stored_seq_id
+        if self._trainer is not None and is_newer and self._gradient_from is None:
+            self._store(self._trainer, "commits", self.next_seq_id)
+
+    def _execute_again(self, request: Request, known: Result) -> None:
+        """Execute a request that has a result, and check that it gives the same one."""
+        if self._execute(request) != known:
+            self._tools.notify(
+                f"{self._target}: request {request.seq_id} ({request.kind}) was executed again with another result. "
+                "The worker before this one had another processor, or another version of assay or its libraries."
+            )
+
+    def _result_of(self, request: Request) -> Result:
+        """Execute a request. An error is its result; then it has no effect."""
+        try:
+            return self._execute(request)
+        except (StoreError, NotInstalledError):
+            raise
+        except ApiError as error:
+            failed = Result.of_error(error.message, "user")
+        except DataError as error:
+            failed = Result.of_error(str(error), "user")
+        except Exception as error:  # one request must not stop the others
+            logging.getLogger("assay.sessions").exception("error in request %s of %s", request.seq_id, self._target)
+            why = str(error) if isinstance(error, AssayError) else "Internal error while the request was executed."
+            failed = Result.of_error(why, "server")
+            self._restore()  # what the request left half done is dropped
+            while self.next_seq_id < request.seq_id:
+                self.execute_next()
+        self._drop_gradient_of(request)
+        return failed
+
+    def _drop_gradient_of(self, request: Request) -> None:
+        """Drop the gradient if a failed request is an update: it is not part of the next one."""
+        if request.kind == "optim_step" and self._trainer is not None:
+            self._trainer.drop_gradient()
+            self._gradient_from = None
+
+    def _execute(self, request: Request) -> Result:
+        if request.kind == "create_model":
+            self._trainer = self._new_trainer()
+            return results.created_model(self._target)
+        if request.kind == "load_weights":
+            return self._load(read_request(request))
+        if self._trainer is None:
+            raise DataError(f"{self._target} was not created: see the result of its first request.")
+        match request.kind:
+            case "forward_backward":
+                return self._pass(self._trainer, request)
+            case "optim_step":
+                return self._update(self._trainer, read_request(request))
+            case "save_weights":
+                saved = read_request(request)
+                return self._save(self._trainer, request.seq_id, "training", saved)
+            case "save_weights_for_sampler":
+                sampled = read_request(request)
+                return self._save(self._trainer, request.seq_id, "sampler", sampled)
+        raise DataError(f"{request.kind} is not a request of a model.")
+
+    def _new_trainer(self) -> SessionTrainer:
+        base = base_of_model(self._model)
+        trainer = base.recipe.trainer
+        return SessionTrainer(
+            base.config,
+            self._tools.ranks,
+            seed=base.seed,
+            num_lanes=base.recipe.loader.lanes,
+            max_micro_batch_tokens=base.recipe.loader.max_micro_batch_tokens,
+            precision=trainer.precision,
+            num_threads=trainer.threads_per_rank,
+        )
+
+    def _load(self, body: LoadWeights) -> Result:
+        """Begin with saved weights, in place of the model's own."""
+        path = read_checkpoint_path(body.path)
+        source = None if path is None else self._tools.sessions.state(path.model.session_id)
+        saved = None if source is None or path is None else source.checkpoint(path)
+        state = saved and path and ModelStates(self._tools.store, path.model).get(path.checkpoint_type, saved.seq_id)
+        if not state:
+            raise DataError(f"path: there are no saved weights at {body.path}.")
+        trainer = self._new_trainer()
+        trainer.restore(state.data, with_moments=body.optimizer)
+        self._trainer, self._gradient_from = trainer, None
+        return results.loaded_weights(self._target, body.path)
+
+    def _pass(self, trainer: SessionTrainer, request: Request) -> Result:
+        body = read_request(request)
+        datums, loss = [*map(_datum, body.datums)], RequestLoss(body.loss_fn, body.loss_fn_config)
+        if body.is_forward_only:
+            output = trainer.forward(datums, loss, seq_id=request.seq_id)
+        else:
+            output = trainer.forward_backward(datums, loss, seq_id=request.seq_id)
+            self._gradient_from = self._gradient_from or request.seq_id
+        return results.forward_backward(output.logprobs, {"loss:sum": output.loss})
+
+    def _update(self, trainer: SessionTrainer, body: OptimStep) -> Result:
+        params = body.adam_params
+        clip = params.grad_clip_norm if params.grad_clip_norm > 0 else None
+        betas, rate = (params.beta1, params.beta2), params.learning_rate
+        norm = trainer.update(AdamSettings(rate, *betas, params.eps, params.weight_decay, clip))
+        self._gradient_from = None
+        return results.optimizer_step({"gradient_norm:mean": norm})
+
+    def _save(
+        self, trainer: SessionTrainer, seq_id: int, kind: CheckpointType, body: SaveWeights | SaveWeightsForSampler
+    ) -> Result:
+        path = CheckpointPath(self._target, kind, body.path or f"{seq_id:06d}")
+        sampler = body.sampling_session_seq_id if isinstance(body, SaveWeightsForSampler) else None
+        if isinstance(body, SaveWeights) and not body.overwrite:
+            self._check_free(path, seq_id)
+        num_bytes = self._store(trainer, kind, seq_id)
+        if sampler is not None:
+            return results.captured_sampler(TargetId(self._target.session_id, "sample", sampler))
+        saved = SessionCheckpoint(
+            at_s=self._tools.clock.now_s(),
+            model_index=self._target.number,
+            seq_id=seq_id,
+            checkpoint_type=kind,
+            name=path.name,
+            num_bytes=num_bytes,
+            user_metadata=body.user_metadata or {},
+        )
+        self._tools.sessions.note_checkpoint(self._target.session_id, saved)
+        return results.saved_weights(path)
+
+    def _check_free(self, path: CheckpointPath, seq_id: int) -> None:
+        state = self._tools.sessions.state(path.model.session_id)
+        known = None if state is None else state.checkpoint(path)
+        if known is not None and known.seq_id != seq_id:
+            raise DataError(f"path: {path} exists. Save under another name, or with overwrite=True.")
+
+    def _store(self, trainer: SessionTrainer, kind: StateKind, number: int) -> int:
+        """Store the current state; return its bytes."""
+        next_seq_id = self.next_seq_id if self._gradient_from is None else self._gradient_from
+        data = trainer.stored(with_moments=kind != "sampler")
+        self._states.put(kind, number, StoredState(next_seq_id, data))
+        if kind != "sampler":
+            self._stored_seq_id = next_seq_id
+            self._redo_s = 0.0
+        return len(data)
+
+
+def _datum(datum: ForwardBackwardDatum) -> Datum:
+    targets = datum.inputs.get(TARGETS, np.zeros(0, np.int64))
+    if targets.dtype != np.int64:
+        raise DataError(f"loss_fn_inputs: {TARGETS} must be of int64.")
+    inputs = {name: values.astype(np.float32) for name, values in datum.inputs.items() if name != TARGETS}
+    return Datum(datum.tokens, targets, inputs)

@@ -1,0 +1,82 @@
+"""Stored states of a session's model: objects that hold a digest and are put once.
+
+    session-data/ID/train/0/commits/0000000000000000120   before request 120: written by the worker, the newest are kept
+    session-data/ID/train/0/training/0000000000000000119  weights and moments that request 119 saved
+    session-data/ID/train/0/sampler/0000000000000000117   weights that request 117 saved
+
+A state is a function of the requests before it, so it does not matter which worker wrote it.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from assay.base.digest import canonical_json, sha256_of_bytes
+from assay.base.errors import DamagedDataError
+from assay.serving.sessions.request_log import TargetId, data_folder
+from assay.store.logs.entry import changed
+from assay.store.objects import ObjectStore
+
+StateKind = Literal["commits", "training", "sampler"]
+KEEP_COMMITS = 2
+"""If the newest is damaged, a restart begins with the one before it."""
+
+
+class StoredState(NamedTuple):
+    """A state of the model."""
+
+    next_seq_id: int
+    """The first request that it does not include."""
+    data: bytes
+
+
+class ModelStates:
+    """The states of one model."""
+
+    def __init__(self, store: ObjectStore, model: TargetId) -> None:
+        self._store = store
+        self._folder = f"{data_folder(model.session_id)}/train/{model.number}"
+
+    def put(self, kind: StateKind, number: int, state: StoredState) -> None:
+        """Make a state durable; nothing changes if it is."""
+        header = {"next_seq_id": state.next_seq_id, "sha256": sha256_of_bytes(state.data)}
+        self._store.put_if_absent(self._key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
+        if kind == "commits":
+            for older in self._numbers(kind)[:-KEEP_COMMITS]:
+                self._store.delete(self._key(kind, older))
+
+    def get(self, kind: StateKind, number: int) -> StoredState | None:
+        """Return a state, or None if there is none. Raises `DamagedDataError`."""
+        key = self._key(kind, number)
+        if not self._store.exists(key):
+            return None
+        head, _, data = self._store.get(key).partition(b"\n")
+        try:
+            header = json.loads(head)
+            next_seq_id, digest = int(header["next_seq_id"]), header["sha256"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise changed(key, f"its header cannot be read ({error})") from error
+        if sha256_of_bytes(data) != digest:
+            raise changed(key, "its weights have not the digest that they were put with")
+        return StoredState(next_seq_id, data)
+
+    def has(self, kind: StateKind, number: int) -> bool:
+        return self._store.exists(self._key(kind, number))
+
+    def newest(self, notify: Callable[[str], None]) -> StoredState | None:
+        """Return the newest intact state with moments, or None; `notify` receives what is wrong with newer ones."""
+        found = sorted(
+            ((number, kind) for kind in ("commits", "training") for number in self._numbers(kind)), reverse=True
+        )
+        for number, kind in found:
+            try:
+                return self.get(kind, number)
+            except DamagedDataError as error:
+                notify(f"{error} An earlier state is used, and more requests are executed again.")
+        return None
+
+    def _numbers(self, kind: StateKind) -> list[int]:
+        return sorted(int(item.key.rpartition("/")[2]) for item in self._store.list(f"{self._folder}/{kind}/"))
+
+    def _key(self, kind: StateKind, number: int) -> str:
+        return f"{self._folder}/{kind}/{number:019d}"
