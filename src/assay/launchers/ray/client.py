@@ -21,8 +21,8 @@ ANSWER_S = 30.0
 """Seconds that the driver and the machines of the cluster get to answer."""
 
 
-def check(home: str, resource: str) -> dict[str, str]:
-    """Raise `ConfigError` for machines with the resource on which the command cannot run."""
+def check(resource: str, home: str = "") -> dict[str, str]:
+    """Raise `ConfigError` for machines with the resource on which the command cannot run; `home`: one they must see."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -32,9 +32,9 @@ def check(home: str, resource: str) -> dict[str, str]:
             from assay.base.code_version import code_version
         except ImportError as error:
             return f"no assay ({error})", False, ledger
-        return code_version(), Path(home).is_dir(), ledger
+        return code_version(), Path(home).is_dir() or not home, ledger
 
-    version, has_home, ledger = probe()
+    version, _, ledger = probe()
     machines = {
         ray.remote(probe)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
@@ -44,13 +44,13 @@ def check(home: str, resource: str) -> dict[str, str]:
     }
     answers, _ = ray.wait([*machines], num_returns=len(machines), timeout=ANSWER_S) if machines else ([], [])
     for answer in answers:
-        its_version, its_home, its_ledger = ray.get(answer)
+        its_version, sees_home, its_ledger = ray.get(answer)
         if its_version != version:
             raise ConfigError(
                 f"{machines[answer]} has {its_version} in the environment of its 'ray start', and this process has "
                 f"{version}. Install the same version there, or leave the machine out with --resource."
             )
-        if has_home and not its_home:
+        if not sees_home:
             raise ConfigError(f"{machines[answer]} does not see {home}, which all machines of a run share.")
         if its_ledger != ledger:
             raise ConfigError(
@@ -60,13 +60,14 @@ def check(home: str, resource: str) -> dict[str, str]:
     return {}
 
 
-def start(plan: str, known: list[str]) -> dict[str, str]:
+def start(plan: str, resource: str, known: list[str]) -> dict[str, str]:
     """Start the driver; `known`: ids of drivers that have a record. One without is found instead of started again."""
     import ray
 
-    name, run_dir = (json.loads(plan)[key] for key in ("name", "run_dir"))
+    name, home, run_dir = (json.loads(plan)[key] for key in ("name", "home", "run_dir"))
     found = _driver(name)
     if found is None:
+        check(resource, home)
         release(name, at_once=True)  # what a driver that was killed by hand has left
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "max_restarts": -1}
         try:
@@ -124,6 +125,11 @@ def _run_dir(actor: Any) -> str:
 
 def _connect(address: str) -> None:
     """Connect to the cluster; raises `ConfigError` if there is none, or of other versions."""
+    if "://" in address or address == "local":
+        raise ConfigError(
+            f"{address}: give HOST:PORT of the cluster (usually port 6379), and run this on one of its machines. Ray's "
+            "client protocol (ray://) would tie the run to this process."
+        )
     import ray
 
     host, _, port = address.rpartition(":")
@@ -150,7 +156,7 @@ if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Ray prints is no answer
     try:
-        _connect(request.pop("cluster"))
+        _connect(request.pop("cluster") or os.environ.get("RAY_ADDRESS") or "auto")
         answer = _VERBS[sys.argv[1]](**request)
     except ConfigError as error:
         answer = {"error": str(error)}

@@ -78,9 +78,16 @@ class RayPlan(BaseModel):
         return Path(self.run_dir) / "ray"
 
     def actor_options(self) -> dict[str, Any]:
-        """Return Ray's options for the resources of a node."""
+        """Return Ray's options of a node's actor: its resources, found by its name, outlives whoever started it."""
         others = {name: amount for name, amount in self.resources.items() if name not in ("CPU", "GPU")}
-        return {"num_cpus": self.resources["CPU"], "num_gpus": self.resources.get("GPU", 0), "resources": others}
+        return {
+            "num_cpus": self.resources["CPU"],
+            "num_gpus": self.resources.get("GPU", 0),
+            "resources": others,
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            "get_if_exists": True,
+        }
 
 
 class DriverState(BaseModel):
@@ -262,7 +269,7 @@ class Driver:
                 where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, index)}
             else:
                 continue  # Ray moves the bundle when there is room for it
-            options = {**_detached(f"{self._plan.name}-node-{index}"), **self._plan.actor_options(), **where}
+            options = {**self._plan.actor_options(), **where, "name": f"{self._plan.name}-node-{index}"}
             actor = ray.remote(NodeActor).options(**options).remote(self._text, index)
             self._nodes[index] = _Node(actor, actor.node_id.remote())
 
@@ -426,8 +433,3 @@ def _selector(plan: RayPlan, left_out: set[str]) -> dict[str, str]:
     named = {node["NodeID"] for node in ray.nodes() if node["NodeManagerHostname"] in plan.left_out}
     ids = ",".join(sorted(left_out | named))
     return {"ray.io/node-id": f"!in({ids})"} if ids else {}
-
-
-def _detached(name: str) -> dict[str, Any]:
-    """Return the options of an actor that is found by its name and outlives whoever asked for it."""
-    return {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}

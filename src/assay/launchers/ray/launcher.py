@@ -7,7 +7,6 @@ Only Ray's own wheel is needed (`pip install 'assay[ray]'`), and this package is
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -55,26 +54,18 @@ class RayConfig(SchedulerConfig):
                 raise ValueError(f"{text!r} is not like NAME=AMOUNT, with the name of a resource of your own")
         return resources
 
-    def cluster(self) -> str:
-        """Return the address to connect to; raises `ConfigError` for one that nothing can be started at."""
-        address = self.ray_address or os.environ.get("RAY_ADDRESS") or "auto"
-        if "://" in address or address == "local":
-            raise ConfigError(
-                f"--ray-address {address}: give HOST:PORT of the cluster (usually port 6379), and run this on one of "
-                "its nodes. Ray's client protocol (ray://) would tie the run to this process."
-            )
-        return address
+    def counted(self) -> str:
+        """Return the resource that a machine of this run has for certain."""
+        return self.resource[0].partition("=")[0] if self.resource else "GPU" if self.gpus_per_node else "CPU"
 
 
 CONFIG = RayConfig
 
 
 def check(config: RayConfig, *, world_size: int) -> Sequence[str]:
-    """Raise `ConfigError` unless the cluster answers and its machines have this version and see the home."""
+    """Raise `ConfigError` unless the cluster answers, and all of its machines have this version of assay."""
     config.check_world_size(world_size)
-    home = str(Home.from_environment().folder.resolve())
-    resource = config.resource[0].partition("=")[0] if config.resource else "GPU" if config.gpus_per_node else "CPU"
-    _ask("check", config.cluster(), home=home, resource=resource)
+    _ask("check", config.ray_address, resource=config.counted())
     return ()
 
 
@@ -84,7 +75,7 @@ def job_text(home: Home, run: Run, config: RayConfig, *, world_size: int, option
     each = ", ".join(f"{name}: {amount:g}" for name, amount in plan.resources.items())
     return f"""\
 # Run {run.run_id} on a Ray cluster, from its last commit to its end. Nothing was started.
-cluster: {config.cluster()}
+cluster: {config.ray_address or "$RAY_ADDRESS, else the one of this machine"}
 driver: actor {plan.name}, detached, without a processor, restarted wherever it dies
 placement group: {plan.name}, STRICT_SPREAD, {plan.fewest} x {{{each}}}
 further nodes: {plan.most - plan.fewest}, each when there is room
@@ -114,7 +105,13 @@ class RayLauncher:
         (plan.logs() / STOP_FILE).unlink(missing_ok=True)
         link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
         known = [launch.process.partition("@")[0] for launch in saved_launches(run) if launch.launcher == "ray"]
-        started = _ask("start", self._config.cluster(), plan=plan.model_dump_json(), known=known)
+        started = _ask(
+            "start",
+            self._config.ray_address,
+            plan=plan.model_dump_json(),
+            resource=self._config.counted(),
+            known=known,
+        )
         return save_launch(
             run,
             launcher="ray",
@@ -196,7 +193,7 @@ def _ask_driver(verb: str, launch: Launch) -> dict[str, Any]:
     return _ask(verb, address, name=launch.job, actor_id=actor_id)
 
 
-def _ask(verb: str, cluster: str, **request: Any) -> dict[str, Any]:
+def _ask(verb: str, cluster: str | None, **request: Any) -> dict[str, Any]:
     """Return the answer of a client; raises `ConfigError` with its message if it has one."""
     if importlib.util.find_spec("ray") is None:
         raise NotInstalledError("the Python package 'ray' is not installed: pip install 'assay[ray]', on all machines.")
@@ -209,7 +206,7 @@ def _ask(verb: str, cluster: str, **request: Any) -> dict[str, Any]:
             timeout=CLIENT_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise TrainingError(f"the Ray cluster at {cluster} did not answer within {CLIENT_S:.0f} s.") from error
+        raise TrainingError(f"the Ray cluster did not answer within {CLIENT_S:.0f} s.") from error
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:

@@ -54,8 +54,6 @@ def test_a_dry_run_prints_what_would_be_started(run: Run) -> None:
         (("--nodes=3", "--workers=2"), "some node would have none"),
         (("--resource=GPU=2",), "'GPU=2' is not like NAME=AMOUNT"),
         (("--resource=train",), "'train' is not like NAME=AMOUNT"),
-        (("--ray-address=ray://head:10001",), r"ray://head:10001: give HOST:PORT"),
-        (("--ray-address=local",), "local: give HOST:PORT"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: tuple[str, ...], message: str, run: Run) -> None:
