@@ -8,7 +8,6 @@ The first two need no key and name no path, host, run or project; the log has th
 scope `metrics` or `admin` once there are keys; without keys, a host name of this machine.
 """
 
-import json
 import logging
 import math
 import shutil
@@ -17,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import anyio.to_thread
+from starlette.responses import JSONResponse, Response
 
 from assay.base.errors import StoreAwayError, StoreError, StoreFullError
 from assay.serving.keys import KeyRepository
@@ -42,6 +42,7 @@ SCRAPE_CACHE_S = 5.0
 MIN_FREE_BYTES = 64 << 20
 BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS")
+_HEADERS = {"cache-control": "no-store"}
 _log = logging.getLogger("assay.serving")
 
 
@@ -106,6 +107,12 @@ def readiness_of(home: Home, ledger: OpenLedger) -> Readiness:
     return Readiness({"home": check_home, "disk": check_disk, "ledger": check_ledger})
 
 
+class _ProcessMetrics(NamedTuple):
+    registry: "CollectorRegistry"
+    requests: "Counter"
+    durations: "Histogram"
+
+
 class Operations:
     """Answers the operators' addresses, and counts the requests of the application behind it."""
 
@@ -121,7 +128,7 @@ class Operations:
         self._readiness = readiness
         self._make_collectors = make_collectors
         self._own: dict[str, ASGIApp] = {
-            "/healthz": self._respond_alive,
+            "/healthz": JSONResponse({"status": "alive"}, headers=_HEADERS),
             "/readyz": self._respond_ready,
             METRICS_PATH: AuthMiddleware(self._respond_metrics, keys),
         }
@@ -139,34 +146,25 @@ class Operations:
             if message["type"] == "http.response.start":
                 route = scope["path"] if own else _route_of(scope)
                 method = scope["method"] if scope["method"] in _METHODS else "other"
-                self._requests.labels(method, route, message["status"]).inc()
-                self._durations.labels(route).observe(time.monotonic() - began_s)
+                self._metrics.requests.labels(method, route, message["status"]).inc()
+                self._metrics.durations.labels(route).observe(time.monotonic() - began_s)
             await send(message)
 
         await (own or self._app)(scope, receive, send_counted)
 
     @cached_property
-    def _registry(self) -> "CollectorRegistry":
-        from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+    def _metrics(self) -> "_ProcessMetrics":
+        from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        registry = CollectorRegistry()
+        registry, names = CollectorRegistry(), ("method", "route", "status")
         ProcessCollector(registry=registry)
-        return registry
-
-    @cached_property
-    def _requests(self) -> "Counter":
-        from prometheus_client import Counter
-
-        names = ("method", "route", "status")
-        return Counter("assay_http_requests", "Answered requests.", names, registry=self._registry)
-
-    @cached_property
-    def _durations(self) -> "Histogram":
-        from prometheus_client import Histogram
-
         name, text = "assay_http_request_duration_seconds", "Time from a request to the head of its response."
-        return Histogram(name, text, ("route",), buckets=BUCKETS_S, registry=self._registry)
+        return _ProcessMetrics(
+            registry,
+            Counter("assay_http_requests", "Answered requests.", names, registry=registry),
+            Histogram(name, text, ("route",), buckets=BUCKETS_S, registry=registry),
+        )
 
     def _scrape(self) -> bytes:
         """Return all metrics; those of a few seconds ago if they are there. Called by one thread at a time."""
@@ -175,22 +173,19 @@ class Operations:
         if time.monotonic() - self._scraped[0] >= SCRAPE_CACHE_S:
             if self._scraped[1] == b"":
                 for collector in self._make_collectors():
-                    self._registry.register(collector)
-            self._scraped = (time.monotonic(), generate_latest(self._registry))
+                    self._metrics.registry.register(collector)
+            self._scraped = (time.monotonic(), generate_latest(self._metrics.registry))
         return self._scraped[1]
 
-    async def _respond_metrics(self, _: "Scope", __: "Receive", send: "Send") -> None:
+    async def _respond_metrics(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         text = await anyio.to_thread.run_sync(self._scrape, limiter=self._scraping)
-        await _send_body(send, 200, "text/plain; version=0.0.4; charset=utf-8", text)
+        await Response(text, headers=_HEADERS, media_type="text/plain; version=0.0.4")(scope, receive, send)
 
-    async def _respond_alive(self, _: "Scope", __: "Receive", send: "Send") -> None:
-        await _send_body(send, 200, "application/json", b'{"status": "alive"}')
-
-    async def _respond_ready(self, _: "Scope", __: "Receive", send: "Send") -> None:
+    async def _respond_ready(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         results = await anyio.to_thread.run_sync(self._readiness.results, limiter=self._checking)
         is_ready = all(result == "ok" for result in results.values())
-        body = json.dumps({"status": "ready" if is_ready else "not ready", "checks": results}).encode()
-        await _send_body(send, 200 if is_ready else 503, "application/json", body)
+        body = {"status": "ready" if is_ready else "not ready", "checks": results}
+        await JSONResponse(body, 200 if is_ready else 503, _HEADERS)(scope, receive, send)
 
 
 def _route_of(scope: "Scope") -> str:
@@ -198,13 +193,6 @@ def _route_of(scope: "Scope") -> str:
     route: str = getattr(scope.get("route"), "path", "other")
     is_prefixed = not scope["path"].startswith(BASE_PATH) or route.startswith(("other", BASE_PATH))
     return route if is_prefixed else f"{BASE_PATH}{route}"
-
-
-async def _send_body(send: "Send", status: int, content_type: str, body: bytes) -> None:
-    headers = {"content-type": content_type, "content-length": str(len(body)), "cache-control": "no-store"}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
 
 
 def gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> "Metric":

@@ -19,7 +19,6 @@ from assay.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-    from starlette.types import Receive, Scope, Send
 
 
 @contextmanager
@@ -39,6 +38,8 @@ def serving_metrics(
         return
     if any(find_spec(name) is None for name in ("prometheus_client", "uvicorn", "starlette")):
         raise ConfigError("--metrics-address needs packages that are not installed: pip install 'assay[serve]'.")
+    from starlette.responses import Response
+
     from assay.serving.http.connections import TimedServer
     from assay.serving.http.log_limit import LimitedLogHandler
     from assay.serving.http.operations import Operations, readiness_of
@@ -52,7 +53,7 @@ def serving_metrics(
     logging.getLogger().addHandler(log)
     readiness = readiness_of(home, OpenLedger(home))
     with listening(host, port) as listener:
-        app = Operations(_not_found, readiness, keys, lambda: [_WorkerMetrics(loops)])
+        app = Operations(Response(status_code=404), readiness, keys, lambda: [_WorkerMetrics(loops)])
         server = TimedServer(app, log)
         thread = threading.Thread(target=server.run, args=([listener],), name="metrics", daemon=True)
         thread.start()
@@ -92,8 +93,3 @@ def _host_and_port(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise ConfigError(f"--metrics-address {address}: expected HOST:PORT, such as 127.0.0.1:9464.")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-async def _not_found(_: "Scope", __: "Receive", send: "Send") -> None:
-    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
