@@ -113,6 +113,20 @@ def test_a_role_allows_what_it_names_in_its_namespace(call: Call, cluster: Kuber
     assert call("POST", "/apis/batch/v1/namespaces/team/jobs", job(), token=token)[0] == 403
 
 
+def test_a_role_may_be_of_one_object_and_a_binding_is_of_one_namespace(call: Call, cluster: KubernetesCluster) -> None:
+    token = cluster.token_of("runner")
+    own, binding = role("runner", "get", "patch")
+    own["rules"][0]["resourceNames"] = ["run"]
+    cluster.create(job(), job("other"), own, binding)
+    assert call("GET", f"{JOBS}/run", token=token)[0] == 200
+    assert call("GET", f"{JOBS}/other", token=token)[0] == 403
+    cluster.create_namespace("team")
+    cluster.create(own | {"kind": "ClusterRole", "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]})
+    cluster.create(binding | {"roleRef": binding["roleRef"] | {"kind": "ClusterRole"}}, namespace="team")
+    assert call("GET", "/apis/batch/v1/namespaces/team/jobs", token=token)[0] == 200
+    assert call("GET", f"{JOBS}/other", token=token)[0] == 403
+
+
 def test_one_may_ask_what_one_may_do(call: Call, cluster: KubernetesCluster) -> None:
     cluster.create(*role("runner", "create"))
 

@@ -65,6 +65,36 @@ def test_fewer_pods_end_the_highest_indexes_with_their_grace_time(plane: Control
     assert (status.get("failed", 0), status["active"], plane.num_pods_made("run")) == (0, 2, 4)
 
 
+def test_fewer_pods_of_as_many_indexes_end_the_newest(plane: ControlPlane) -> None:
+    started(plane, 3)
+    plane.patch_job("run", {"parallelism": 1})
+    plane.after(0)
+    assert plane.indexes("run") == [0]
+
+
+def test_the_end_of_a_pod_whose_index_is_no_more_does_not_count(plane: ControlPlane) -> None:
+    _, second = started(plane, podFailurePolicy=None)
+    plane.evict(second)
+    plane.scale("run", 1)
+    plane.end(second, 1)
+    assert not condition(plane.job("run"), "FailureTarget")
+
+
+def test_a_further_index_follows_one_that_is_complete(plane: ControlPlane) -> None:
+    first, _ = started(plane, 3, parallelism=2)
+    plane.end(first, 0)
+    assert plane.indexes("run") == [1, 2]
+
+
+def test_a_job_without_indexes_has_no_more_pods_than_ends_that_it_lacks(plane: ControlPlane) -> None:
+    first, second = started(plane, completionMode=None)
+    plane.end(first, 0)
+    plane.after(1000)
+    assert plane.num_pods_made("run") == 2
+    plane.end(second, 0)
+    assert holds(plane.job("run"), "Complete")
+
+
 def test_a_pod_that_ends_with_0_completes_its_index_even_when_evicted(plane: ControlPlane) -> None:
     first, _ = started(plane)
     plane.evict(first)
@@ -85,6 +115,15 @@ def test_exit_code_2_fails_the_job_at_once_and_ends_the_other_pods(plane: Contro
     failed = condition(plane.job("run"), "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "PodFailurePolicy")
     assert f"pod default/{name_of(first)} failed with exit code 2 matching FailJob rule at index 2" in failed["message"]
+
+
+def test_a_rule_may_name_the_codes_that_it_leaves_out(plane: ControlPlane) -> None:
+    rule = {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [75]}}
+    first, second = started(plane, podFailurePolicy={"rules": [rule]}, backoffLimit=6)
+    plane.end(first, 75)
+    assert not condition(plane.job("run"), "FailureTarget")
+    plane.end(second, 3)
+    assert condition(plane.job("run"), "FailureTarget")["reason"] == "PodFailurePolicy"
 
 
 def test_any_other_exit_code_counts(plane: ControlPlane) -> None:
@@ -155,21 +194,24 @@ def test_pods_of_a_dead_node_are_deleted_after_340_s_and_stay_until_the_node_obj
     assert (plane.indexes("run"), plane.num_pods_made("run")) == ([1], 2), "nobody confirms its end"
     plane.remove_node(first["spec"]["nodeName"])
     plane.after(0)
-    plane.after(60)
+    plane.after(59)
+    assert plane.job("run")["status"]["terminating"] == 1
+    plane.after(1)
     plane.after(10)
     assert plane.indexes("run") == [0, 1]
     assert plane.job("run")["status"].get("failed", 0) == 0
 
 
-def test_a_toleration_of_ones_own_says_how_long_a_pod_stays_on_a_dead_node(plane: ControlPlane) -> None:
+@pytest.mark.parametrize("seconds", [20, 600])
+def test_a_toleration_of_ones_own_says_how_long_a_pod_stays_on_a_dead_node(plane: ControlPlane, seconds: int) -> None:
     tolerations = [
-        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 20}
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
         for key in ("not-ready", "unreachable")
     ]
     first, _ = started(plane, pod={"tolerations": tolerations})
     plane.nodes.silence(first["spec"]["nodeName"])
     plane.after(40)
-    plane.after(19)
+    plane.after(seconds - 1)
     assert plane.indexes("run") == [0, 1]
     plane.after(1)
     assert plane.indexes("run") == [1]
@@ -260,6 +302,7 @@ def test_a_job_deleted_without_a_policy_leaves_its_pods_running(plane: ControlPl
     plane.after(1000)
     left = plane.request("GET", "/api/v1/namespaces/default/pods")["items"]
     assert [pod["status"]["phase"] for pod in left] == ["Running", "Running"]
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in left)
 
 
 def test_a_finished_job_goes_when_its_time_is_over(plane: ControlPlane) -> None:
