@@ -65,9 +65,9 @@ class ModelStates:
 
     def newest(self, notify: Callable[[str], None]) -> StoredState | None:
         """Return the newest intact state with moments, or None; `notify` receives what is wrong with newer ones."""
-        found = sorted(
-            ((number, kind) for kind in ("commits", "training") for number in self._numbers(kind)), reverse=True
-        )
+        kinds: tuple[StateKind, ...] = ("commits", "training")
+        found = [(number, kind) for kind in kinds for number in self._numbers(kind)]
+        found.sort(reverse=True)
         for number, kind in found:
             try:
                 return self.get(kind, number)
