@@ -1,5 +1,8 @@
 """A real Slurm whose owner drains nodes and lends others: the run goes on, on those that there are."""
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -175,3 +178,43 @@ def test_where_all_nodes_are_drained_the_job_goes_back_into_the_queue(
     resume(slurm)
     assert ended(slurm, job) == ("COMPLETED", "1"), words_of(run, job)
     assert_as_if_nothing_had_happened(run, log, undisturbed)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def supervisor(run: Run, node: int) -> int:
+    """The process of a node's supervisor."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            text = path.read_bytes().decode(errors="replace")
+            if f"\0{run.run_id}\0" in text and f"\0--node\0{node}\0" in text:
+                return int(path.parent.name)
+    raise AssertionError(f"no supervisor of node {node}")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(item for word in words for item in family(int(word)))]
+
+
+@pytest.mark.parametrize(
+    "whole_node", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.soak)]
+)
+def test_where_the_lead_is_killed_another_leads_on_in_the_same_job(
+    slurm: SlurmCluster, new_tiny_run, undisturbed: str, tmp_path: Path, whole_node: bool
+) -> None:
+    run = new_tiny_run(trainer__epochs=EPOCHS)
+    log, job = started(run, tmp_path)
+    leader = supervisor(run, 0)
+    for pid in family(parent(leader)) if whole_node else [leader]:
+        os.kill(pid, signal.SIGKILL)
+    killed_s = time.time()
+    wait_until(has_started(run, 2), "an attempt that another node leads")
+    assert attempts(run)[1].started_s - killed_s < 15
+    assert ended(slurm, job) == ("COMPLETED", "0"), words_of(run, job)
+    assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [(2, "killed"), (1, "succeeded")]
+    assert log.finished().weights_digest == undisturbed
+    assert audit_run(run, log).verdict == "pass"

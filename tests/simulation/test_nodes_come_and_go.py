@@ -1,13 +1,12 @@
-"""The real supervisor, lead, followers and links between them, while nodes leave, are lost, and come.
+"""The real supervisors, nodes and links between them, while nodes leave, are lost, and come; the lead, too.
 
-Followers are threads of this process and links are real connections; ranks only count: each step makes the
+Nodes are threads of this process and links are real connections; ranks only count: each step makes the
 next link of a chain of digests, and only if all ranks of the attempt are there. So a step that was skipped,
 repeated or made by too few has another digest at the end. One seed decides what happens; a failure prints it.
 """
 
 import hashlib
 import random
-import socket
 import threading
 import time
 from functools import partial
@@ -17,12 +16,13 @@ from types import SimpleNamespace
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.base.errors import AssayError
+from assay.base.errors import AssayError, FencedError
 from assay.elastic import supervisor as supervisor_module
-from assay.elastic.nodes import group as nodes_module
-from assay.elastic.nodes.group import Follower, NodeGroup
-from assay.elastic.nodes.handover import Successor
-from assay.elastic.nodes.server import leader_address
+from assay.elastic.nodes import follower as follower_module
+from assay.elastic.nodes import group as group_module
+from assay.elastic.nodes import node as node_module
+from assay.elastic.nodes.group import NodeGroup
+from assay.elastic.nodes.node import RunNode
 from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.commit import Commit, RunFinished
@@ -39,6 +39,7 @@ from variants import slow, soaked
 
 TARGET, COMMIT_EVERY, STEP_S = 300, 20, 0.002
 NUM_EVENTS = 4
+LEAD = ("lead leaves", "lead dies", "lead is cut off")
 CLOCK = SystemClock()
 
 
@@ -74,6 +75,9 @@ class World:
         self.lock = threading.RLock()
         self.lives: dict[int, Life] = {}
         self.may_finish = False
+
+    def is_finished(self) -> bool:
+        return CommitLog(self.store).finished() is not None
 
     def advance(self, part: "SimulatedRanks") -> None:
         with self.lock:
@@ -163,89 +167,118 @@ class SimulatedRanks:
         self.is_gone = True
 
 
-class Node:
-    """A follower in a thread of its own."""
+class Killed(BaseException):
+    """The end of a node's process, which says nothing to anybody."""
 
-    def __init__(self, run: Run, node: int | None, host: str, port: int, leading: "Leading") -> None:
-        self.follower = Follower(run, node=node, host=host, port=port, clock=CLOCK)
+
+class Node:
+    """A node in a thread of its own: it does what `assay train --on nodes` does, or `join` without an index."""
+
+    def __init__(self, run: Run, index: int | None, life: "ComeAndGo") -> None:
+        self.run, self.index, self.life = run, index, life
+        self.group: NodeGroup | None = None
+        self.supervisor: Supervisor | None = None
         self.error: AssayError | None = None
-        self._leading = leading
-        self.thread = threading.Thread(target=self._follow, daemon=True)
+        self.role = ""
+        self.node = RunNode(run, index=index, address="127.0.0.1", is_finished=life.world.is_finished, clock=CLOCK)
+        self.thread = threading.Thread(target=self._live, daemon=True)
         self.thread.start()
 
-    def _follow(self) -> None:
+    def _live(self) -> None:
         try:
-            if (successor := self.follower.follow()) is not None:
-                self._leading.run_successor(successor, stops=self.follower.stop_requested)
+            while (role := self.node.next_role()) == "leads":
+                role = self._lead()
+                if role:
+                    break
+            self.role = role
         except AssayError as error:
             self.error = error
+        except Killed:
+            self.role = "killed"
+        finally:
+            self.group = None
+
+    def _lead(self) -> str:
+        """How this node ends; empty if another one leads."""
+        log = CommitLog(self.life.world.store)
+        with self.node.leading(log, ranks_per_node=1, quiet_s=0.5) as group:
+            self.group, observer = group, self.life.seen_by(self)
+            self.supervisor = Supervisor(
+                self.run, log, policy=RestartPolicy(), observers=[observer], clock=CLOCK, nodes=group
+            )
+            try:
+                last = self.supervisor.run(self.life.num_nodes)
+            except FencedError:
+                self.node.was_fenced()
+                return ""
+            if last is not None and last.outcome == "succeeded":
+                group.end(0)
+                return "finished"
+            return "left"
 
     def leave(self) -> None:
         """SIGTERM."""
-        self.follower._request_stop()
+        self.node._request_stop()
+        if self.supervisor is not None:
+            self.supervisor.request_stop()
 
     def kill(self) -> None:
-        if self.follower._ranks is not None:
-            self.follower._ranks.is_gone = True  # type: ignore[attr-defined]
-        self.follower._link.close()
+        """SIGKILL of a follower, or, in its own thread, of the lead."""
+        if (group := self.group) is None:
+            follower = self.node._follower
+            assert follower is not None
+            if follower._ranks is not None:
+                follower._ranks.is_gone = True  # type: ignore[attr-defined]
+            self.node._stop_requested = True  # so that the thread ends
+            follower._link.close()
+            return
+        self.cut_off()
+        group.close = lambda: None  # type: ignore[method-assign]
+        for part in self.life.world.lives[self.life.attempt.attempt].parts:
+            part.is_gone |= part.ranks.start == 0
+        raise Killed
+
+    def cut_off(self) -> None:
+        """Nobody reaches the lead any more, which lives."""
+        assert self.group is not None
+        self.group._server.close()
+        for peer in [*self.group._peers.values(), *self.group._waiting_peers.admit()]:
+            peer.link.close()
 
 
-class Leading:
-    """What the lead does, whichever node that is: it supervises until the run ends or is handed on."""
+class Seen:
+    """The observer of one node's supervisor."""
 
-    def __init__(self, world: World, run: Run, num_nodes: int) -> None:
-        self._world, self._run, self._num_nodes = world, run, num_nodes
-        self.observer: ComeAndGo
-        self.group: NodeGroup
-        self.supervisor: Supervisor
-        self.last: Attempt | None = None
-        self.error: BaseException | None = None
-        self.is_over = threading.Event()
+    def __init__(self, life: "ComeAndGo", node: Node) -> None:
+        self._life, self._node = life, node
 
-    def run_successor(self, successor: Successor, *, stops: bool) -> None:
-        port = successor.server.port
-        group = NodeGroup(
-            self._run, num_nodes=1, host=successor.host, port=port, ranks_per_node=1, clock=CLOCK, successor=successor
-        )
-        self.supervise(group, stops=stops)
+    def attempt_began(self, attempt: Attempt, pids: object) -> None:
+        self._life.attempt_began(attempt, self._node)
 
-    def supervise(self, group: NodeGroup, *, stops: bool = False) -> None:
-        self.group = group
-        log = CommitLog(self._world.store)
-        self.supervisor = Supervisor(
-            self._run, log, policy=RestartPolicy(), observers=[self.observer], clock=CLOCK, nodes=group
-        )
-        if stops:
-            self.supervisor.request_stop()
-        successor = None
-        try:
-            self.last = self.supervisor.run(self._num_nodes)
-            successor = group.transfer_leadership() if self.last.outcome == "preempted" else None
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            group.close()
-            if successor is None:
-                self.is_over.set()
+    def tick(self, attempt: Attempt) -> None:
+        self._life.tick(attempt)
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        self._life.attempts.append(attempt)
 
 
 class ComeAndGo:
     """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
     last step."""
 
-    def __init__(self, world: World, run: Run, leading: Leading, nodes_present: dict[int, Node], seed: int) -> None:
-        self.world, self.run, self.leading, self.nodes_present = world, run, leading, nodes_present
+    def __init__(self, world: World, run: Run, seed: int) -> None:
+        self.world, self.run = world, run
         self.rng, self.did = random.Random(seed), list[str]()
+        self.num_nodes = self.rng.randint(3, 8)
         self.attempts: list[Attempt] = []
         self.left: list[Node] = []
+        self.present = [Node(run, index, self) for index in range(self.num_nodes)]
 
-    @property
-    def group(self) -> NodeGroup:
-        return self.leading.group
+    def seen_by(self, node: Node) -> Seen:
+        return Seen(self, node)
 
-    def attempt_began(self, attempt: Attempt, pids: object) -> None:
-        self.attempt, self.is_done = attempt, False
+    def attempt_began(self, attempt: Attempt, leader: Node) -> None:
+        self.attempt, self.leader, self.is_done = attempt, leader, False
 
     def tick(self, attempt: Attempt) -> None:
         life = self.world.lives[attempt.attempt]
@@ -257,62 +290,73 @@ class ComeAndGo:
             self._do()
         self.world.may_finish = len(self.did) >= NUM_EVENTS
 
+    @property
+    def group(self) -> NodeGroup:
+        assert self.leader.group is not None
+        return self.leader.group
+
     def _do(self) -> None:
-        peers = sorted((self.group._busy - {self.group._node}) & self.nodes_present.keys())
-        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank of the lead", "lead leaves"])
-        if what == "lead leaves" and any(self.group._peers[peer].node is not None for peer in peers):
+        busy = {self.group._peers[number].node for number in self.group._busy & self.group._peers.keys()}
+        followers = [node for node in self.present if node.index in busy and node is not self.leader]
+        may_lead = [node for node in followers if node.index is not None]
+        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank", *LEAD])
+        if what == "lead is cut off" and may_lead:
             self.did.append(what)
-            # Those that are lent get other numbers from the next lead: nothing more is done to them.
-            lent = {number for number, node in self.nodes_present.items() if node.follower._node is None}
-            for number in {self.group._node, *lent} & self.nodes_present.keys():
-                del self.nodes_present[number]
-            self.leading.supervisor.request_stop()
+            self.leader.cut_off()
+            return
+        if what in LEAD and may_lead:
+            self.did.append(what)
+            self.world.may_finish = len(self.did) >= NUM_EVENTS
+            self.present.remove(self.leader)
+            if what == "lead dies":
+                self.leader.kill()
+            self.left.append(self.leader)
+            self.leader.leave()
             return
         if what == "join":
-            leader = leader_address(Path(self.run.run_dir))
-            before, node = (
-                self.group.room(99),
-                Node(self.run, None, leader.host, leader.port, self.leading),
-            )
+            before = self.group.room(99)
+            self.present.append(Node(self.run, None, self))
             until(lambda: self.group.room(99) > before)
-            self.nodes_present[self.group._last_number + 1] = node  # its number, where nobody else comes before it
-        if what in ("join", "kill a rank of the lead", "lead leaves") or not peers:
+        if what in ("join", "kill a rank") or what in LEAD or not may_lead:
             self.did.append(what)
             parts = self.world.lives[self.attempt.attempt].parts
             next(part for part in parts if part.ranks.start == 0).kill()
             return
-        number = self.rng.choice(peers)
-        self.did.append(f"{what} {number}")
-        node = self.nodes_present.pop(number)
+        node = self.rng.choice(may_lead)
+        self.did.append(f"{what} {node.index}")
         if what == "cut":
-            self.group._peers[number].link.close()
-        elif what == "leave":
+            self.group._peers[node.index].link.close()  # type: ignore[index]
+            return
+        self.present.remove(node)
+        if what == "leave":
             node.leave()
             self.left.append(node)
         else:
             node.kill()
 
-    def attempt_ended(self, attempt: Attempt) -> None:
-        self.attempts.append(attempt)
 
-
-def until(is_so) -> None:
-    deadline_s = time.monotonic() + 20
+def until(is_so, limit_s: float = 20.0, life: ComeAndGo | None = None) -> None:
+    deadline_s = time.monotonic() + limit_s
     while not is_so():
-        assert time.monotonic() < deadline_s
+        assert time.monotonic() < deadline_s, life and life.did
         time.sleep(0.01)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr(nodes_module, "RankProcesses", partial(SimulatedRanks, world))
-    monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
     # Only the main thread may set handlers; a node is asked to stop by calling its own.
     nothing = dict.fromkeys(("signal", "getsignal", "pthread_sigmask"), lambda *_: None)
     signals = SimpleNamespace(**nothing, SIGTERM=15, SIGINT=2, SIG_IGN=1, SIG_BLOCK=0, SIG_UNBLOCK=1)
-    for module in (nodes_module, supervisor_module):
+    for module in (node_module, follower_module, supervisor_module):
         monkeypatch.setattr(module, "signal", signals)
+    for module in (group_module, follower_module):
+        monkeypatch.setattr(module, "RankProcesses", partial(SimulatedRanks, world))
+    for module in (group_module, node_module):
+        monkeypatch.setattr(module, "fork_context", lambda: None)
+    for name, value in {"RETRY_S": 0.02, "TURN_S": 0.1, "FENCED_S": 0.5}.items():
+        monkeypatch.setattr(node_module, name, value)
+    monkeypatch.setattr(group_module, "LOOK_S", 0.1)
     return world
 
 
@@ -327,31 +371,20 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize("seed", [0, *slow(*range(1, 10)), *soaked(*range(10, 50))])
 def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int, run: Run, world: World) -> None:
-    num_nodes = random.Random(seed).randint(3, 8)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    present: dict[int, Node] = {}
-    leader = Leading(world, run, num_nodes)
-
-    def come(node: int) -> None:
-        present[node] = Node(run, node, "127.0.0.1", port, leader)
-
-    for node in range(1, num_nodes):
-        threading.Thread(target=come, args=(node,), daemon=True).start()
-    group = NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
-    until(lambda: len(present) == num_nodes - 1)
-    leader.observer = life = ComeAndGo(world, run, leader, present, seed)
-    leader.supervise(group)
-    assert leader.is_over.wait(60), life.did
-    assert leader.error is None and leader.last is not None, life.did
-    assert leader.last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did
+    life = ComeAndGo(world, run, seed)
+    until(world.is_finished, 60.0, life)
+    for node in life.present:
+        node.thread.join(10)
+    # A node whose link was cut while the last attempt began may come back when the run is over.
+    assert {node.role for node in life.present} <= {"finished"}, life.did
+    assert not any(node.error for node in life.present) and len(life.did) == NUM_EVENTS, life.did
     finished = CommitLog(world.store).finished()
     assert finished is not None and finished.weights_digest == undisturbed(), life.did
     commits = CommitLog(world.store).commits()
     assert sum(commit.rows_trained for commit in commits) == TARGET, life.did
     for ended, following in zip(life.attempts, life.attempts[1:], strict=False):
-        if ended.outcome == "preempted":
+        if ended.outcome == "preempted" and following.attempt == ended.attempt + 1:
             assert following.start_step == ended.end_step, "who leaves costs no step"
     for gone in life.left:
         gone.thread.join(10)
-        assert not gone.thread.is_alive() and gone.error is None
+        assert gone.role == "left" and gone.error is None

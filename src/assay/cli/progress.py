@@ -230,9 +230,6 @@ def print_result(result: RunResult) -> None:
     """Print the outcome of a run."""
     run_id = result.run.run_id
     last = result.last_attempt
-    if result.outcome == "moved":
-        click.echo(f"run {run_id} continues on {result.continues_on}; this node leaves")
-        return
     if result.outcome == "stopped" and last is None:
         click.echo(f"run {run_id} stopped before it began; it {result.waits_for or 'was asked to stop'}")
         return

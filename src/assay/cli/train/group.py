@@ -1,7 +1,9 @@
 """`assay train`: train a recipe, or resume a run."""
 
 import os
+import signal
 import socket
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,12 +186,7 @@ def train(
         os.environ["ASSAY_STORE_RETRY_S"] = str(restarts["store_retry_s"])  # read by ranks and background processes
         plan = fault_plan or NO_FAULTS
         policy = RestartPolicy(
-            **restarts,
-            parallel=(parallel,),
-            grace_s=leave_within,
-            faults=plan,
-            least_ranks=workers.least or 1,
-            wait_for_nodes_s=target.node.wait_for_nodes_s if target.node else 0.0,
+            **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
         )
         run = _select_run(home, recipe, overrides, parallel, target, resume=resume, forked=forked, new=new)
         use_log_format("assay.train", run=run.run_id)
@@ -198,13 +195,7 @@ def train(
             origin = run.parent or "its beginning"
             click.echo(f"{origin} can be forked with this recipe, to end at step {run.num_steps}; nothing was started")
             return
-        names = (
-            "parallel",
-            "leave_within",
-            "faults",
-            "python_graders",
-            *(["workers"] if workers.least else []),
-        )
+        names = ("parallel", "leave_within", "faults", "python_graders", *(["workers"] if workers.least else []))
         forwarded = _forwarded_options(*restarts, *names)
         forwarded += ("--log-format=json",) if is_json_log() else ()
         if _start_run(home, run, world_size, target, plan, forwarded, is_new=resume is None, as_json=as_json):
@@ -324,9 +315,15 @@ def _fault_plan(file: Path) -> "FaultPlan":
 
 def _preload_ranks(target: LaunchTarget, *, trains: bool) -> AbstractContextManager[None]:
     """Let the fork server import torch while this process imports and checks the rest."""
-    if target.on != "here" or not trains:
+    if target.on not in ("here", "nodes") or not trains:
         return nullcontext()
     from assay.elastic.fork_server import started_at_once
+
+    if target.node is not None:
+        from assay.elastic.nodes.connection import STOPPED_EARLY
+
+        # The imports take seconds, and a node that is asked to stop meanwhile has not failed.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED_EARLY))
 
     return started_at_once()
 
@@ -348,8 +345,9 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
     A scheduler's job is not checked: that would need the scheduler.
     """
     if resume is None:
-        if take_over:
-            raise ConfigError("--take-over needs --resume RUN.")
+        if take_over or target.node is not None:
+            option = "--take-over" if take_over else "--on nodes"
+            raise ConfigError(f"{option} needs --resume RUN.")
         return
     from assay.store.launches import process_state, saved_launches
 
@@ -551,6 +549,8 @@ def _train_on_nodes(
     home: "Home", run: "Run", workers: Workers, policy: "RestartPolicy", target: NodeTarget, *, as_json: bool
 ) -> None:
     """Run one node of several. Exits with 0 if the run is finished, and with 75 if this node leaves it before."""
+    from dataclasses import replace
+
     from assay.base.errors import AssayError, FencedError
     from assay.elastic.nodes.connection import STOPPED_EARLY
     from assay.elastic.nodes.group import GATHER_S, QUIET_S
@@ -571,6 +571,7 @@ def _train_on_nodes(
         notify=lambda text: click.echo(text, err=True),
     )
     job_nodes = JobNodes.from_environment(os.environ)
+    policy = replace(policy, wait_for_nodes_s=target.wait_for_nodes_s)
     # A single number of workers is waited for; a range begins with the nodes that are present.
     quiet_s = QUIET_S if workers.least else GATHER_S
     while (role := node.next_role()) == "leads":
@@ -587,7 +588,10 @@ def _train_on_nodes(
             except AssayError as error:
                 nodes.end(error.exit_code, str(error))
                 raise
-            _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
+            if result.outcome == "moved":
+                click.echo(f"run {run.run_id} continues on {result.continues_on}; this node leaves", err=True)
+            else:
+                _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
             if result.outcome == "finished" or result.waits_for:
                 nodes.end(STOPPED_EARLY if result.waits_for else 0, result.waits_for)
         role = "finished" if result.outcome == "finished" else "left"

@@ -185,18 +185,13 @@ class NodeGroup:
         run_dir = Path(self._run.run_dir)
         if (known := read_leader(run_dir)) == self._address:
             return
-        try:
+        with contextlib.suppress(StoreError):  # the next look tells
             newest = self._log.summary().attempt
             if newest > self._attempt:
                 raise FencedError(f"run {self._run.run_id}: another node has begun attempt {newest} and leads.")
-            if known is not None and not self._has_begun:
-                connect_link(known.host, known.port, link_key(run_dir), timeout_s=ASK_S).close()
+            if known is not None and not self._has_begun and _answers(known, link_key(run_dir)):
                 raise FencedError(f"run {self._run.run_id}: the node at {known.host}:{known.port} leads.")
-        except StoreError:
-            return  # the next look tells
-        except LinkLost:
-            pass
-        self._announce()
+            self._announce()
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
         return {peer.host: peer.environment for _, peer in sorted(self._peers.items())}
@@ -335,6 +330,15 @@ class NodeGroup:
                 peer.link.send(message)
             except LinkLost:
                 self.lose(node)
+
+
+def _answers(leader: LeaderAddress, key: bytes) -> bool:
+    """Return whether a leader of the run answers at an address."""
+    try:
+        connect_link(leader.host, leader.port, key, timeout_s=ASK_S).close()
+    except LinkLost:
+        return False
+    return True
 
 
 def share_out(world_size: int, num_nodes: int) -> list[range]:

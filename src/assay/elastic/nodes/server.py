@@ -90,10 +90,10 @@ class NodeServer:
         port: int = self._listener.getsockname()[1]
         return port
 
-    def next_peer(self, timeout_s: float = 0.0) -> Peer | None:
+    def next_peer(self) -> Peer | None:
         """Return the next node that has connected, or None."""
         try:
-            return self._arrivals.get(timeout=timeout_s) if timeout_s else self._arrivals.get_nowait()
+            return self._arrivals.get_nowait()
         except queue.Empty:
             return None
 
