@@ -231,6 +231,24 @@ def test_a_queue_suspends_jobs_until_there_is_room(new_kubernetes_cluster: Start
     cluster.wait_until(lambda: cluster.pods("run") == [], "the pods to go")
 
 
+def test_an_elastic_job_grows_in_its_queue_while_its_pods_run(new_kubernetes_cluster: Start) -> None:
+    cluster = new_kubernetes_cluster(queue_slots=1)
+    queued = job(number=1, container={"image": "assay:test", "command": ["sh", "-c", WAIT_FOR_TERM]})
+    queued["metadata"] |= {
+        "labels": {"kueue.x-k8s.io/queue-name": "team"}, "annotations": {"kueue.x-k8s.io/elastic-job": "true"},
+    }  # fmt: skip
+    cluster.create(queued)
+    [first] = wait_for(cluster, "Running")
+    cluster.scale("run", 2)
+    cluster.wait_until(lambda: len(cluster.pods("run")) == 2, "the second pod")
+    cluster.wait_until(lambda: condition(cluster.pods("run")[1], "PodScheduled"), "its gate")
+    assert condition(cluster.pods("run")[1], "PodScheduled")["reason"] == "SchedulingGated"
+    cluster.queue.num_slots = 2
+    assert name_of(wait_for(cluster, "Running", 2)[0]) == name_of(first)
+    cluster.queue.num_slots = 1
+    cluster.wait_until(lambda: holds(cluster.job("run"), "Suspended"), "the quota's end")
+
+
 def test_nothing_is_left_when_a_cluster_stops(new_kubernetes_cluster: Start, tmp_path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()

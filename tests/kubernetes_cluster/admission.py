@@ -12,7 +12,7 @@ from kubernetes_cluster.pod_rules import check_metadata, check_pod_template, def
 from kubernetes_cluster.quantities import limits_of, quantity, requests_of
 from kubernetes_cluster.store import Store, generated_name, name_of, namespace_of
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_LABEL, ELASTIC = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/elastic-job"
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEFAULT_TOLERATION_S = 300
 
@@ -33,7 +33,7 @@ def admit_new(store: Store, kind: Kind, namespace: str, manifest: Object, versio
         default_job(new, version)
         new["status"] = {}
         if has_queues and QUEUE_LABEL in metadata.get("labels", {}):
-            new["spec"]["suspend"] = True  # as Kueue's webhook does
+            _enqueue(new)
         problems = job_problems(new)
     elif kind is POD:
         default_pod_spec(new.setdefault("spec", {}))
@@ -50,6 +50,13 @@ def admit_new(store: Store, kind: Kind, namespace: str, manifest: Object, versio
         _check_service_account(store, new)
         _check_quotas(store, new)
     return new
+
+
+def _enqueue(job: Object) -> None:
+    """Do what Kueue's webhook does to a new Job."""
+    job["spec"]["suspend"] = True
+    if job["metadata"].get("annotations", {}).get(ELASTIC) == "true":
+        job["spec"]["template"]["spec"].setdefault("schedulingGates", []).append({"name": ELASTIC})
 
 
 def admit_change(kind: Kind, current: Object, new: Object, *, is_status: bool) -> Object:

@@ -1,10 +1,13 @@
-"""Kueue in small: Jobs with a queue's label are suspended until there is room for all their pods."""
+"""Kueue in small: Jobs with a queue's label are suspended until there is room for all their pods.
 
-from kubernetes_cluster.admission import QUEUE_LABEL
+An elastic Job may grow without being suspended: its further pods have a scheduling gate until all of them fit.
+"""
+
+from kubernetes_cluster.admission import ELASTIC, QUEUE_LABEL
 from kubernetes_cluster.errors import Object
-from kubernetes_cluster.jobs import is_finished
-from kubernetes_cluster.kinds import JOB
-from kubernetes_cluster.store import Store
+from kubernetes_cluster.jobs import has_ended, is_finished
+from kubernetes_cluster.kinds import JOB, POD
+from kubernetes_cluster.store import Store, namespace_of, owner_uid
 
 
 class Queue:
@@ -13,19 +16,39 @@ class Queue:
     def __init__(self, store: Store, num_slots: int) -> None:
         self._store = store
         self.num_slots = num_slots
+        self._admitted: dict[str, int] = {}
 
     def sync(self) -> None:
-        """Suspend and resume Jobs, the oldest first."""
+        """Suspend and resume Jobs, the oldest first, and open the gates of pods that fit."""
         free = self.num_slots
         for job in self._store.all(JOB):
             if QUEUE_LABEL not in job["metadata"].get("labels", {}) or is_finished(job):
                 continue
-            wanted = min(job["spec"]["parallelism"], job["spec"].get("completions", job["spec"]["parallelism"]))
-            fits = wanted <= free
-            free -= wanted if fits else 0
-            if job["spec"]["suspend"] is fits:
-                self._suspend(job, suspended=not fits)
+            uid, wanted = job["metadata"]["uid"], job["spec"]["parallelism"]
+            held = 0 if job["spec"]["suspend"] else self._admitted.get(uid, 0)
+            if wanted <= free or held > wanted:
+                held = wanted
+            if held > free or (wanted > held and not is_elastic(job)):
+                held = 0
+            self._admitted[uid] = held
+            free -= held
+            if job["spec"]["suspend"] is (held > 0):
+                with self._store.editing(JOB, job):
+                    job["spec"]["suspend"] = held == 0
+            self._open_gates(job, held)
 
-    def _suspend(self, job: Object, *, suspended: bool) -> None:
-        with self._store.editing(JOB, job):
-            job["spec"]["suspend"] = suspended
+    def _open_gates(self, job: Object, number: int) -> None:
+        pods = [
+            pod
+            for pod in self._store.all(POD, namespace_of(job))
+            if owner_uid(pod) == job["metadata"]["uid"] and not has_ended(pod)
+        ]
+        gated = [pod for pod in pods if pod["spec"].get("schedulingGates")]
+        for pod in gated[: max(0, number - len(pods) + len(gated))]:
+            with self._store.editing(POD, pod):
+                del pod["spec"]["schedulingGates"]
+
+
+def is_elastic(job: Object) -> bool:
+    """Whether the Job may change its size in its queue."""
+    return bool(job["metadata"].get("annotations", {}).get(ELASTIC) == "true")
