@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,14 +51,16 @@ def on_socket(app: ASGIApp) -> Iterator[str]:
 
 
 class AnsweringWorker:
-    """Does requests in order: a pass has the losses 0, -1, ... and a step counts the passes before it."""
+    """Does requests in order, with one weight for a model: an update adds the number of passes before it."""
 
     def __init__(self, sessions: SessionRepository) -> None:
         self.executed: list[tuple[str, int, str]] = []
         """(Model or sampler, number, kind) in the order of execution."""
         self._sessions = sessions
         self._next: dict[TargetId, int] = {}
-        self._num_passes: dict[TargetId, int] = {}
+        self.num_passes = Counter[TargetId]()
+        self._weights = Counter[TargetId]()
+        self._saved_weights: dict[str, float] = {}
 
     def answer_all(self) -> None:
         """Do what can be done now."""
@@ -106,14 +109,18 @@ class AnsweringWorker:
             case "create_model":
                 return results.created_model(target)
             case "load_weights":
+                self._weights[target] = self._saved_weights[body.path]
                 return results.loaded_weights(target, body.path)
             case "forward_backward":
                 assert isinstance(body, ForwardBackward)
-                self._num_passes[target] = self._num_passes.get(target, 0) + 1
-                logprobs = [-np.arange(len(datum.tokens), dtype=np.float32) for datum in body.datums]
+                self.num_passes[target] += not body.is_forward_only
+                weight = np.float32(self._weights[target])
+                logprobs = [-np.arange(len(datum.tokens), dtype=np.float32) - weight for datum in body.datums]
                 return results.forward_backward(logprobs, {"loss:sum": float(-sum(map(np.sum, logprobs)))})
             case "optim_step":
-                return results.optimizer_step({"passes": float(self._num_passes.pop(target, 0))})
+                num_passes = self.num_passes.pop(target, 0)
+                self._weights[target] += num_passes + 0.001
+                return results.optimizer_step({"passes": float(num_passes)})
             case "sample":
                 assert isinstance(body, Sample)
                 tokens = body.prompt_tokens()
@@ -137,4 +144,5 @@ class AnsweringWorker:
             num_bytes=1,
         )
         self._sessions.note_checkpoint(target.session_id, saved)
+        self._saved_weights[str(path)] = self._weights[target]
         return results.saved_weights(path)

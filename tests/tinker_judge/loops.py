@@ -1,0 +1,135 @@
+"""Training loops as clients write them, in a process of their own: `python loops.py`.
+
+Reads one JSON line per loop, {"loop": "sft", "url": ..., "base": ..., "key": ..., "change": "doubled optim_step"}, and
+writes one line with all that the client saw. `change` makes the loop itself do an operation of its second step twice,
+or not at all: what a server does that hears one request twice, or loses it.
+"""
+
+import json
+import sys
+import warnings
+from typing import Any
+
+import tinker
+from tinker import types
+
+NUM_STEPS = 4
+CHANGED_STEP = 1
+PROMPT = [5, 6, 7, 8]
+
+
+class Loop:
+    """One loop; `seen` is what the client saw."""
+
+    def __init__(self, service: Any, base: str, change: str) -> None:
+        self.seen: list[Any] = []
+        self._service = service
+        self._base = base
+        self._change = change
+        self._step = 0
+
+    def sft(self) -> None:
+        """Supervised steps, a saved state, and steps of a model that resumes from it."""
+        client = self._new_model()
+        for step in range(NUM_STEPS):
+            self._train(client, [self._datum(step, place) for place in range(6)], "cross_entropy")
+        path = self._wait(client.save_state("half"))
+        resumed = self._service.create_training_client_from_state_with_optimizer(path.path).result()
+        self._train(resumed, [self._datum(7, place) for place in range(6)], "cross_entropy")
+        self._probe(resumed)
+
+    def rl(self) -> None:
+        """Samples with a seed, and a policy step on them."""
+        client = self._new_model()
+        settings = types.SamplingParams(max_tokens=4, seed=3, temperature=1.0)
+        for _ in range(NUM_STEPS):
+            sampler = client.save_weights_and_get_sampling_client().result()
+            prompt = types.ModelInput.from_ints(PROMPT)
+            sequences = self._wait(sampler.sample(prompt=prompt, num_samples=4, sampling_params=settings)).sequences
+            self.seen.append([[[*item.tokens], [*item.logprobs]] for item in sequences])
+            self._train(
+                client, [_policy_datum(item, place) for place, item in enumerate(sequences)], "importance_sampling"
+            )
+        self._probe(client)
+
+    def dpo(self) -> None:
+        """A preference loss that the client computes."""
+        client = self._new_model()
+
+        def loss(_: Any, logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
+            import torch
+
+            total = -torch.nn.functional.logsigmoid(0.1 * (logprobs[0].sum() - logprobs[1].sum()))
+            return total, {"margin": float((logprobs[0].sum() - logprobs[1].sum()).detach())}
+
+        for step in range(NUM_STEPS):
+            output = self._wait(client.forward_backward_custom([self._datum(step, 0), self._datum(step, 1)], loss))
+            self.seen.append(dict(output.metrics))
+            self._wait(client.optim_step(types.AdamParams(learning_rate=0.01)))
+        self._probe(client)
+
+    def _new_model(self) -> Any:
+        return self._service.create_lora_training_client(self._base, rank=4, seed=1).result()
+
+    def _train(self, client: Any, data: list[Any], loss_fn: str) -> None:
+        """A pass and an update, sent before either is waited for."""
+        passes = self._repeats("forward_backward")
+        steps = self._repeats("optim_step")
+        futures = [client.forward_backward(data, loss_fn) for _ in range(passes)]
+        updates = [client.optim_step(types.AdamParams(learning_rate=0.01)) for _ in range(steps)]
+        for output in [future.result() for future in futures][:1]:
+            self.seen.append([[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs])
+            self.seen.append(dict(output.metrics))
+        for update in [future.result() for future in updates][:1]:
+            self.seen.append(update.metrics)
+        self._step += 1
+
+    def _repeats(self, operation: str) -> int:
+        kind, _, changed = self._change.partition(" ")
+        if self._step != CHANGED_STEP or changed != operation:
+            return 1
+        return 2 if kind == "doubled" else 0
+
+    def _probe(self, client: Any) -> None:
+        """What the weights are, as far as a client can tell."""
+        output = self._wait(client.forward([self._datum(9, place) for place in range(4)], "cross_entropy"))
+        self.seen.append([[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs])
+
+    def _datum(self, step: int, place: int) -> Any:
+        tokens = [1 + (7 * step + 3 * place + position) % 50 for position in range(6 + place % 3)]
+        inputs = {"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)}
+        return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+
+    def _wait(self, future: Any) -> Any:
+        return future.result()
+
+
+def _policy_datum(sequence: Any, place: int) -> Any:
+    tokens = [*PROMPT, *sequence.tokens]
+    num_prompt = len(PROMPT) - 1
+    inputs = {
+        "target_tokens": tokens[1:],
+        "logprobs": [0.0] * num_prompt + [*map(float, sequence.logprobs)],
+        "advantages": [0.0] * num_prompt + [1.0 if place % 2 else -1.0] * len(sequence.tokens),
+    }
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+
+
+def run(loop: str, url: str, base: str, key: str, change: str = "") -> dict[str, Any]:
+    """Run a loop; return what its client saw, and its error."""
+    played = None
+    try:
+        service = tinker.ServiceClient(base_url=url, api_key=key)
+        played = Loop(service, base, change)
+        getattr(played, loop)()
+        service.close("success").result()
+        return {"seen": played.seen, "error": None}
+    except Exception as error:
+        return {"seen": [] if played is None else played.seen, "error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(run(**json.loads(line))) + "\n")
+        sys.stdout.flush()

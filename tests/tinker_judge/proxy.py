@@ -1,0 +1,136 @@
+"""A proxy that loses, doubles and delays messages between a client and a server.
+
+before     the request does not reach the server; the client gets 503
+within     the server's response breaks off in the middle of its body
+after      the server's response is lost; the client gets 503
+doubled    the server gets the request twice at the same time
+delayed    the request reaches the server after those sent later
+NAME       the callback of this name, such as a kill of the server, runs while the request is under way
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import uvicorn
+
+MESSAGES = ("before", "within", "after", "doubled", "delayed")
+DELAY_S = 0.4
+DATUMS_IN_CHUNK = 2
+"""The client is told to send a batch in chunks of this many sequences, all at the same time."""
+_DROPPED = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Fault(NamedTuple):
+    """What happens to one request."""
+
+    kind: str
+    path: str
+    """Last part of the address: `optim_step`."""
+    number: int = 2
+    """Which request to this address, from 1; repeats of the client count."""
+
+
+class FaultProxy:
+    """An ASGI application before a server."""
+
+    def __init__(self, url: str, callbacks: Mapping[str, Callable[[], None]]) -> None:
+        self.fault: Fault | None = None
+        self.has_struck = False
+        self._url = url
+        self._callbacks = callbacks
+        self._counts = Counter[str]()
+
+    def begin(self, fault: Fault | None) -> None:
+        """Count requests from here on."""
+        self.fault, self.has_struck = fault, False
+        self._counts.clear()
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        body, is_more = b"", True
+        while is_more:
+            message = await receive()
+            body, is_more = body + message.get("body", b""), message.get("more_body", False)
+        name = scope["path"].rpartition("/")[2]
+        self._counts[name] += 1
+        fault = self.fault
+        strikes = fault is not None and (fault.path, fault.number) == (name, self._counts[name])
+        self.has_struck |= strikes
+        kind = fault.kind if strikes and fault is not None else ""
+        if kind == "before":
+            await _respond(send, 503, [], b"{}")
+            return
+        response = await self._forward(scope, body, kind)
+        if kind == "after":
+            await _respond(send, 503, [], b"{}")
+            return
+        content = _with_small_chunks(response.content) if scope["path"].endswith("client/config") else response.content
+        headers = [pair for pair in response.headers.raw if pair[0].lower() not in (*_DROPPED, b"content-encoding")]
+        await _respond(send, response.status_code, headers, content, is_cut=kind == "within")
+
+    async def _live(self, receive: Callable[[], Awaitable[Any]], send: Send) -> None:
+        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as self._client:
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _forward(self, scope: dict[str, Any], body: bytes, kind: str) -> httpx.Response:
+        if kind == "delayed":
+            await asyncio.sleep(DELAY_S)
+        callback = asyncio.to_thread(self._callbacks[kind]) if kind in self._callbacks else None
+        sending = [self._ask(scope, body) for _ in range(2 if kind == "doubled" else 1)]
+        responses = await asyncio.gather(*sending, *([callback] if callback else []))
+        response: httpx.Response = responses[0]
+        return response
+
+    async def _ask(self, scope: dict[str, Any], body: bytes) -> httpx.Response:
+        headers = [pair for pair in scope["headers"] if pair[0] not in _DROPPED]
+        query = scope["query_string"].decode()
+        address = f"{self._url}{scope['path']}{'?' if query else ''}{query}"
+        try:
+            return await self._client.request(scope["method"], address, headers=headers, content=body)
+        except httpx.TransportError as error:  # the server is away
+            return httpx.Response(503, content=json.dumps({"error": str(error)}).encode())
+
+
+async def _respond(
+    send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, is_cut: bool = False
+) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body[: len(body) // 2] if is_cut else body, "more_body": is_cut})
+    if is_cut:
+        raise ConnectionError("the response breaks off here")
+
+
+def _with_small_chunks(config: bytes) -> bytes:
+    return json.dumps({**json.loads(config), "fwdbwd_max_chunk_len": DATUMS_IN_CHUNK}).encode()
+
+
+@contextmanager
+def before(url: str, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[tuple[FaultProxy, str]]:
+    """Run a proxy before a server; yield it with its address."""
+    proxy = FaultProxy(url, callbacks)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        config = uvicorn.Config(proxy, log_level="critical", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            yield proxy, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
