@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +20,13 @@ from assay.training.audit import audit_run
 from kubernetes_cluster.cluster import KubernetesCluster, missing_part
 from kubernetes_cluster.errors import Object
 from kubernetes_cluster.store import holds, name_of
-from kubernetes_run import attempts_of, cluster_with_assay, options_of, pods_that_run
+from kubernetes_run import ACCOUNT, attempts_of, cluster_with_assay, options_of, pods_that_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SLOW = "faults: [{type: slow, step: 1, extra_s: 0.4}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
 """So that there is time to take nodes away and to give others."""
+SLOW_AT_FIRST = "faults: [{type: slow, step: 1, extra_s: 2}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
+"""So that there is time for the leader to look at its Job, and for a second pod to start."""
 TAKE_OVER_S = 30.0
 """A run goes on after a death within 15 s; tests share their processors."""
 
@@ -80,25 +83,38 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.getbasetemp()
 
 
+Started = Callable[..., OnKubernetes]
+
+
 @pytest.fixture
-def on_kubernetes(
-    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, requires, new_tiny_run
-) -> Iterator[OnKubernetes]:
-    """A run that has made a commit on two pods."""
+def start(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, requires, new_tiny_run) -> Iterator[Started]:
+    """Start a run of two nodes on a cluster: `start(fault plan, queue_slots=2, queue="team")`."""
     missing = missing_part()
     requires("netns", missing is None, missing or "")
     folder = tmp_path / "cluster"
     folder.mkdir()
-    with cluster_with_assay(folder, shared, monkeypatch, num_nodes=3, allocatable={"pods": "1"}) as cluster:
-        run = new_tiny_run()
-        (plan := Path(run.run_dir) / "slow.yaml").write_text(SLOW)
-        config = KubernetesConfig(**options_of(shared))
-        options = ("--workers=1..2", f"--faults={plan}")
-        launch = KubernetesLauncher(Home.from_environment(), config, options).start(run, world_size=2)
-        started = OnKubernetes(cluster, run, CommitLog(open_store(run.store_url)), launch)
-        cluster.wait_until(started.log.commits, "a first commit", timeout_s=120)
-        assert attempts_of(run)[-1].world_size == 2
-        yield started
+    with ExitStack() as running:
+
+        def start_run(faults: str, queue_slots: int | None = None, **options: object) -> OnKubernetes:
+            room = {"num_nodes": 3, "allocatable": {"pods": "1"}, "queue_slots": queue_slots}
+            cluster = running.enter_context(cluster_with_assay(folder, shared, monkeypatch, **room))
+            run = new_tiny_run()
+            (plan := Path(run.run_dir) / "slow.yaml").write_text(faults)
+            config = KubernetesConfig(**options_of(shared, **options))
+            train_options = ("--workers=1..2", f"--faults={plan}")
+            launch = KubernetesLauncher(Home.from_environment(), config, train_options).start(run, world_size=2)
+            return OnKubernetes(cluster, run, CommitLog(open_store(run.store_url)), launch)
+
+        yield start_run
+
+
+@pytest.fixture
+def on_kubernetes(start: Started) -> OnKubernetes:
+    """A run that has made a commit on two pods."""
+    on = start(SLOW)
+    on.cluster.wait_until(on.log.commits, "a first commit", timeout_s=120)
+    assert attempts_of(on.run)[-1].world_size == 2
+    return on
 
 
 def assert_as_if_nothing_had_happened(on: OnKubernetes, digest: str, *, most_pods: int) -> None:
@@ -176,3 +192,27 @@ def test_a_job_is_suspended_and_resumed(on_kubernetes: OnKubernetes, undisturbed
     assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=4)
     before, after = attempts_of(on_kubernetes.run)[:2]
     assert after.start_step == before.end_step, "no step was lost"
+
+
+def test_a_queue_lets_a_run_grow_and_takes_its_pods_back(start: Started, undisturbed: str) -> None:
+    on = start(SLOW_AT_FIRST, queue_slots=0, queue="team", service_account=ACCOUNT)
+    on.cluster.wait_until(lambda: holds(on.job, "Suspended"), "the queue's decision")
+    assert state_of(on.launch) == "queued"
+    assert "queue team" in waiting_words(on.launch)
+
+    set_slots(on, 2)
+    on.wait_for_attempt(2, "an attempt with one pod more, for which the run has asked")
+    assert [attempt.world_size for attempt in attempts_of(on.run)] == [1, 2]
+
+    set_slots(on, 0)
+    on.cluster.wait_until(lambda: not pods_that_run(on.cluster, on.run), "the pods to leave")
+    assert on.log.finished() is None
+
+    set_slots(on, 2)
+    on.run_to_end()
+    assert_as_if_nothing_had_happened(on, undisturbed, most_pods=4)
+
+
+def set_slots(on: OnKubernetes, number: int) -> None:
+    assert on.cluster.queue is not None
+    on.cluster.queue.num_slots = number
