@@ -64,6 +64,7 @@ EMPTY_HOME_COMMANDS = (
     "runs import no",
     "train join no",
     "train stop no",
+    "train resize no --nodes 2",
     "runs show no",
     "runs goodput no",
     "runs goodput no.yaml",
@@ -113,6 +114,7 @@ EMPTY_HOME_COMMANDS = (
     "serve key create --project p --days no",
     "serve key revoke no",
     "serve worker --runs-at-once no",
+    "serve sessions --lease no",
 )
 """Each command with a name of something that is not there."""
 NEEDS_NOTHING = (

@@ -26,7 +26,7 @@ TIMEOUT_S = 20.0
 MERGE_PATCH = "application/merge-patch+json"
 
 
-class ApiError(TrainingError):
+class ApiServerError(TrainingError):
     """The API server rejected a request; the message is the server's."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -38,7 +38,7 @@ class NoCredentialsError(ConfigError):
     """No cluster is configured here."""
 
 
-class Cluster(NamedTuple):
+class ApiServer(NamedTuple):
     """An API server with credentials."""
 
     server: str
@@ -50,7 +50,7 @@ class Cluster(NamedTuple):
     """Returns the current bearer token; empty if a client certificate is used."""
 
     def request(self, method: str, path: str, body: Object | None = None) -> Object:
-        """Send a request; raises `ApiError` for a rejection, `TrainingError` if the server does not respond."""
+        """Send a request; raises `ApiServerError` for a rejection, `TrainingError` if the server does not respond."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.server}{path}", data=data, method=method)
         request.add_header("Accept", "application/json")
@@ -61,10 +61,10 @@ class Cluster(NamedTuple):
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=self.tls))
         try:
             with opener.open(request, timeout=TIMEOUT_S) as response:
-                answer: Object = json.loads(response.read() or b"{}")
-                return answer
+                found: Object = json.loads(response.read() or b"{}")
+                return found
         except urllib.error.HTTPError as error:
-            raise ApiError(error.code, _message(error)) from error
+            raise ApiServerError(error.code, _message(error)) from error
         except (OSError, ValueError) as error:  # URLError is an OSError
             reason = getattr(error, "reason", error)
             raise TrainingError(f"{self.server}: the Kubernetes API does not respond: {reason}") from error
@@ -73,7 +73,7 @@ class Cluster(NamedTuple):
         """Return an object, or None if there is no such object."""
         try:
             return self.request("GET", path)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.code == 404:
                 return None
             raise
@@ -87,7 +87,7 @@ def _message(error: urllib.error.HTTPError) -> str:
         return f"HTTP {error.code}: {text.strip()[:300] or error.reason}"
 
 
-def find_cluster(context: str | None = None, *, server: str | None = None) -> Cluster:
+def find_cluster(context: str | None = None, *, server: str | None = None) -> ApiServer:
     """Return the cluster of this pod or of a kubeconfig's context: by default, the current one.
 
     `server`: prefer the context of this server, which a launch has recorded. Raises `NoCredentialsError` if nothing
@@ -101,9 +101,9 @@ def find_cluster(context: str | None = None, *, server: str | None = None) -> Cl
     return _configured_cluster(_read_kubeconfigs(paths), context, server)
 
 
-def _pod_cluster(environment: Mapping[str, str]) -> Cluster:
+def _pod_cluster(environment: Mapping[str, str]) -> ApiServer:
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
-    return Cluster(
+    return ApiServer(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         namespace=(POD_CREDENTIALS / "namespace").read_text().strip(),
         tls=ssl.create_default_context(cafile=str(POD_CREDENTIALS / "ca.crt")),
@@ -137,7 +137,7 @@ def _read_kubeconfigs(paths: list[Path]) -> Object:
     return merged
 
 
-def _configured_cluster(config: Object, context: str | None, server: str | None) -> Cluster:
+def _configured_cluster(config: Object, context: str | None, server: str | None) -> ApiServer:
     servers = {name: config["clusters"].get(value.get("cluster"), {}) for name, value in config["contexts"].items()}
     name = context or config["current-context"]
     if server is not None and servers.get(name, {}).get("server", "").rstrip("/") != server:
@@ -152,7 +152,9 @@ def _configured_cluster(config: Object, context: str | None, server: str | None)
     tls = _tls(cluster)
     credentials = {**user, **_printed_credentials(user)}
     _load_client_certificate(tls, credentials)
-    return Cluster(cluster["server"].rstrip("/"), chosen.get("namespace") or "default", tls, _token_reader(credentials))
+    return ApiServer(
+        cluster["server"].rstrip("/"), chosen.get("namespace") or "default", tls, _token_reader(credentials)
+    )
 
 
 def _tls(cluster: Object) -> ssl.SSLContext:
@@ -175,18 +177,14 @@ def _token_reader(user: Object) -> Callable[[], str]:
 
 def _load_client_certificate(tls: ssl.SSLContext, user: Object) -> None:
     """Load the certificate; `ssl` reads files only, so embedded data is written to files that are removed."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
+    with tempfile.TemporaryDirectory() as private:
+        paths = {name: user["folder"] / user[name] for name in ("client-certificate", "client-key") if name in user}
         for name in ("client-certificate", "client-key"):
             if data := user.get(f"{name}-data"):
-                path = Path(folder) / name
-                path.touch(mode=0o600)
-                path.write_bytes(base64.b64decode(data))
-                paths.append(path)
-            elif name in user:
-                paths.append(user["folder"] / user[name])
+                paths[name] = Path(private) / name
+                paths[name].write_bytes(base64.b64decode(data))
         if len(paths) == 2:
-            tls.load_cert_chain(certfile=paths[0], keyfile=paths[1])
+            tls.load_cert_chain(certfile=paths["client-certificate"], keyfile=paths["client-key"])
 
 
 def _printed_credentials(user: Object) -> Object:

@@ -3,13 +3,7 @@
     Job JOB, parallelism = completions = nodes       Service JOB, headless: pod I is JOB-I.JOB, ready or not
       pod I   assay train --resume RUN --on nodes --node I
 
-What ends a pod decides what becomes of it (the exit codes of the node command):
-
-    0    the run is finished            the first one ends the Job with success (successPolicy)
-    75   this node leaves, the run goes on; and every eviction: a new pod, not counted (podFailurePolicy)
-    2    the run cannot work            fails the Job at once
-    else a failure                      a new pod, counted against backoffLimit
-
+`job.yaml` says what becomes of a pod that ends, by the exit codes of the node command.
 Nothing here contacts a cluster.
 """
 
@@ -25,7 +19,6 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from assay.base.config import unreadable_yaml
 from assay.base.errors import ConfigError
-from assay.elastic.nodes.connection import STOPPED_EARLY
 from assay.elastic.workers import Workers
 from assay.launchers.kubernetes.client import Object
 from assay.launchers.launcher import SchedulerConfig, resume_command
@@ -40,12 +33,9 @@ ELASTIC = "kueue.x-k8s.io/elastic-job"
 """Kueue's annotation of a Job that may change its size, and its scheduling gate of pods that wait for quota."""
 NAMED_JOB = "ASSAY_KUBERNETES_JOB"
 """Variable of a pod: NAMESPACE/JOB, if its service account may read and resize the Job."""
-LOST_NODE_S = 20
-"""Seconds after which a pod of a node that does not respond is given up; Kubernetes' own default is 300."""
-NUM_FAILURES = 10
-"""Counted ends of pods that fail the Job. Deaths of ranks are counted by the run (`--max-restarts`)."""
+TEMPLATE = Path(__file__).with_name("job.yaml")
 MARGIN_S = 10
-"""Of a pod's grace time, the part that is left when ranks that did not commit are killed."""
+"""Seconds of a pod's grace time that are left when ranks that did not commit are killed."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
@@ -132,13 +122,10 @@ class JobSize(NamedTuple):
 
 def job_name(run: Run) -> str:
     """Return the name of the run's Job: a DNS label, also with a pod's index behind it."""
-    wanted = f"assay-{run.run_id}".lower()
-    name = re.sub(r"[^a-z0-9-]+", "-", wanted)[:52].strip("-")
-    return name if name == f"assay-{run.run_id}" else f"{name[:43].rstrip('-')}-{_digest(run.run_id)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    name = re.sub(r"[^a-z0-9-]+", "-", f"assay-{run.run_id}".lower())[:52].strip("-")
+    if name == f"assay-{run.run_id}":
+        return name
+    return f"{name[:43].rstrip('-')}-{hashlib.sha256(run.run_id.encode()).hexdigest()[:8]}"
 
 
 def run_key(run: Run) -> str:
@@ -147,56 +134,78 @@ def run_key(run: Run) -> str:
 
 
 def objects_of(
-    home: Home, run: Run, config: KubernetesConfig, *, namespace: str, world_size: int, options: Sequence[str]
+    home: Home,
+    run: Run,
+    config: KubernetesConfig,
+    *,
+    name: str,
+    world_size: int,
+    options: Sequence[str],
+    leader: str | None = None,
 ) -> tuple[Object, Object]:
-    """Return the Service and the Job of a run. Raises `ConfigError` if its pods could not reach what it needs."""
-    size, name = JobSize.of(config, world_size, options), job_name(run)
+    """Return the Service and the Job of a run. Raises `ConfigError` if its pods could not reach what it needs.
+
+    `name`: NAMESPACE/JOB. `leader`: host name of pod 0; by default JOB-0.SERVICE.
+    """
+    import yaml
+
     _check_reachable(home, run, config)
-    labels = {"app.kubernetes.io/name": "assay"}
-    metadata: Object = {"name": name, "namespace": namespace, "labels": labels}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {**metadata, "annotations": {RUN: run_key(run)}},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {"batch.kubernetes.io/job-name": name},
-        },
-    }
-    annotations = {
-        RUN: run_key(run),
-        MOST_NODES: str(size.most),
-        FEWEST_NODES: str(size.fewest),
-        OWN_SIZE: str(size.at_start(config)),
-    }
-    queued = {QUEUE_LABEL: config.queue} if config.queue else {}
+    size, (namespace, _, own) = JobSize.of(config, world_size, options), name.partition("/")
+    service, job = yaml.safe_load_all(TEMPLATE.read_text())
+    for item in (service, job):
+        item["metadata"] |= {"name": own, "namespace": namespace, "annotations": {RUN: run_key(run)}}
+    service["spec"]["selector"] = {"batch.kubernetes.io/job-name": own}
+    num_nodes = size.at_start(config)
+    job["spec"] |= {"parallelism": num_nodes, "completions": num_nodes}
+    bounds = {MOST_NODES: size.most, FEWEST_NODES: size.fewest, OWN_SIZE: num_nodes}
+    job["metadata"]["annotations"] |= {key: str(number) for key, number in bounds.items()}
     if config.queue:
-        annotations[ELASTIC] = "true"
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {**metadata, "labels": {**labels, **queued}, "annotations": annotations},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": size.at_start(config),
-            "parallelism": size.at_start(config),
-            **job_rules(),
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": pod_spec(home, run, config, size, service=name, namespace=namespace, options=options),
-            },
-        },
-    }
+        job["metadata"]["labels"][QUEUE_LABEL] = config.queue
+        job["metadata"]["annotations"][ELASTIC] = "true"
+    pod = job["spec"]["template"]["spec"]
+    command = _node_command(run, config, size, leader=leader or f"{own}-0.{own}", options=options)
+    _fill_pod(pod, home, config, job=name, command=command, resources=_resources(run, config, size))
     return service, _patched(job, config.patch)
+
+
+def _node_command(
+    run: Run, config: KubernetesConfig, size: JobSize, *, leader: str, options: Sequence[str]
+) -> list[str]:
+    node = [
+        *("--on", "nodes", "--node", "$(JOB_COMPLETION_INDEX)", "--address", "$(POD_IP)"),
+        *("--lead", leader, "--workers-per-node", str(size.workers_per_node)),
+    ]
+    if not any(option.startswith("--leave-within") for option in options):
+        node.append(f"--leave-within={max(1, config.grace_s - MARGIN_S)}")
+    return resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
+
+
+def _fill_pod(
+    pod: Object, home: Home, config: KubernetesConfig, *, job: str, command: list[str], resources: Object
+) -> None:
+    """Fill in a pod's specification; `job`: NAMESPACE/NAME."""
+    claim, _, path = (config.claim or "").partition(":")
+    pod["subdomain"] = job.partition("/")[2]
+    pod["terminationGracePeriodSeconds"] = config.grace_s
+    pod["automountServiceAccountToken"] = config.service_account is not None
+    [container] = pod["containers"]
+    container |= {"image": config.image, "command": command, "resources": resources}
+    container["volumeMounts"][-1]["mountPath"] = path
+    pod["volumes"][-1]["persistentVolumeClaim"] = {"claimName": claim}
+    # Without the ledger's URL, which may hold a password: a Secret has it.
+    variables = {"ASSAY_HOME": str(home.folder.resolve()), "CONTAINER_IMAGE": config.image}
+    if config.service_account:
+        pod["serviceAccountName"] = config.service_account
+        variables[NAMED_JOB] = job
+    container["env"] += [{"name": variable, "value": value} for variable, value in variables.items()]
+    if config.secret:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in config.secret]
 
 
 def sized(num_nodes: int, annotations: Object) -> Object:
     """Return the patch of a Job's size: the API accepts new `completions` only with equal `parallelism`."""
-    return {
-        "metadata": {"annotations": annotations},
-        "spec": {"parallelism": num_nodes, "completions": num_nodes},
-    }
+    size = {"parallelism": num_nodes, "completions": num_nodes}
+    return {"metadata": {"annotations": annotations}, "spec": size}
 
 
 def job_path(name: str) -> str:
@@ -210,91 +219,6 @@ def pods_path(name: str) -> str:
     namespace, _, job = name.partition("/")
     selector = quote(f"batch.kubernetes.io/job-name={job}")
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?labelSelector={selector}"
-
-
-def job_rules() -> Object:
-    """Return what becomes of a Job when a pod ends."""
-    return {
-        "backoffLimit": NUM_FAILURES,
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {"operator": "In", "values": [ConfigError.exit_code]},
-                },
-                {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [STOPPED_EARLY]}},
-            ]
-        },
-        "successPolicy": {"rules": [{"succeededCount": 1}]},
-    }
-
-
-def pod_spec(
-    home: Home,
-    run: Run,
-    config: KubernetesConfig,
-    size: JobSize,
-    *,
-    service: str,
-    namespace: str,
-    options: Sequence[str],
-    lead: str = "",
-) -> Object:
-    """Return the pods' specification. `lead`: host name of pod 0, if it is not JOB-0.SERVICE."""
-    node = [
-        *("--on", "nodes", "--node", "$(JOB_COMPLETION_INDEX)", "--address", "$(POD_IP)"),
-        *("--lead", lead or f"{service}-0.{service}", "--workers-per-node", str(size.workers_per_node)),
-    ]
-    if not any(option.startswith("--leave-within") for option in options):
-        node.append(f"--leave-within={max(1, config.grace_s - MARGIN_S)}")
-    command = resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
-    # Without the ledger's URL, which may hold a password: a Secret has it.
-    variables = [
-        {"name": "ASSAY_HOME", "value": str(home.folder.resolve())},
-        {"name": "CONTAINER_IMAGE", "value": config.image},
-    ]
-    if config.service_account:
-        variables.append({"name": NAMED_JOB, "value": f"{namespace}/{service}"})
-    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    if config.claim:
-        claim, _, path = config.claim.partition(":")
-        mounts.append({"name": "assay", "mountPath": path})
-        volumes.append({"name": "assay", "persistentVolumeClaim": {"claimName": claim}})
-    return {
-        "restartPolicy": "Never",
-        "subdomain": service,
-        "terminationGracePeriodSeconds": config.grace_s,
-        "automountServiceAccountToken": config.service_account is not None,
-        **({"serviceAccountName": config.service_account} if config.service_account else {}),
-        "enableServiceLinks": False,
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{state}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": LOST_NODE_S,
-            }
-            for state in ("not-ready", "unreachable")
-        ],
-        "containers": [
-            {
-                "name": "node",
-                "image": config.image,
-                "command": command,
-                "env": [
-                    *variables,
-                    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-                ],
-                **({"envFrom": [{"secretRef": {"name": name}} for name in config.secret]} if config.secret else {}),
-                "resources": _resources(run, config, size),
-                "terminationMessagePolicy": "FallbackToLogsOnError",
-                "volumeMounts": mounts,
-            }
-        ],
-        "volumes": volumes,
-    }
 
 
 def _resources(run: Run, config: KubernetesConfig, size: JobSize) -> Object:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from assay.base.errors import ConfigError, TrainingError
 from assay.elastic.nodes.connection import STOPPED_EARLY, link_key
-from assay.launchers.kubernetes.client import ApiError, Cluster, Object, find_cluster
+from assay.launchers.kubernetes.client import ApiServer, ApiServerError, Object, find_cluster
 from assay.launchers.kubernetes.job import (
     FEWEST_NODES,
     MOST_NODES,
@@ -35,9 +35,12 @@ from assay.store.home import Home
 from assay.store.launches import save_launch, saved_launches
 
 OLDEST_VERSION = (1, 31)
-"""The first with all that the Job needs switched on."""
-NEWER_FIELDS = {"spec.successPolicy": (1, 31), "spec.podFailurePolicy": (1, 26), "spec.podReplacementPolicy": (1, 29)}
+"""The first that has all of `job.yaml` switched on."""
+NEWER_FIELDS = {"spec.successPolicy": (1, 31), "spec.podReplacementPolicy": (1, 29), "spec.podFailurePolicy": (1, 26)}
 """Field of a Job -> the first version that has it switched on."""
+RIGHTS = {("batch", "jobs"): ("create", "get", "delete"), ("", "services"): ("create",), ("", "pods"): ("list",)}
+"""What a user needs to start, find and stop runs, for each API group and resource."""
+KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 POLL_S = 0.5
 
 
@@ -57,37 +60,33 @@ class KubernetesLauncher:
         Job is recorded instead of creating another one.
         """
         cluster = find_cluster(self._config.context)
-        namespace = self._config.namespace or cluster.namespace
-        link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
-        objects = objects_of(
-            self._home, run, self._config, namespace=namespace, world_size=world_size, options=self._options
+        name = f"{self._config.namespace or cluster.namespace}/{job_name(run)}"
+        service, job = objects_of(
+            self._home, run, self._config, name=name, world_size=world_size, options=self._options
         )
-        job = self._unrecorded_job(cluster, run, namespace) or _create(cluster, run, *objects)
-        return save_launch(
-            run,
-            launcher="kubernetes",
-            job=f"{namespace}/{job_name(run)}",
-            world_size=world_size,
-            process=f"{job['metadata']['uid']} {cluster.server}",
-        )
+        if (created := self._unrecorded_job(cluster, run, name)) is None:
+            link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
+            created = _create(cluster, run, job)
+        _create_service(cluster, service, created)
+        process = f"{created['metadata']['uid']} {cluster.server}"
+        return save_launch(run, launcher="kubernetes", job=name, world_size=world_size, process=process)
 
-    def _unrecorded_job(self, cluster: Cluster, run: Run, namespace: str) -> Object | None:
+    def _unrecorded_job(self, cluster: ApiServer, run: Run, name: str) -> Object | None:
         """Return the run's Job if no launch names it; remove one that has ended.
 
         Raises `ConfigError` if the run has a Job already, or if another run has a Job of that name.
         """
-        name = f"{namespace}/{job_name(run)}"
+        known = {launch.process.partition(" ")[0] for launch in saved_launches(run)}
         deadline_s = time.monotonic() + self._config.grace_s + 60
         while (job := cluster.find(job_path(name))) is not None:
-            if job["metadata"].get("annotations", {}).get(RUN) != run_key(run):
+            owner = job["metadata"].get("annotations", {}).get(RUN, "nothing of assay's")
+            if owner != run_key(run):
                 raise ConfigError(
-                    f"Kubernetes Job {name} exists already, and trains another run: "
-                    f"{job['metadata'].get('annotations', {}).get(RUN, 'it is not assay that made it')}. Choose "
-                    "another --run-id or --namespace."
+                    f"Kubernetes Job {name} exists already, and trains another run ({owner}). Choose another --run-id "
+                    "or --namespace."
                 )
             is_leaving = "deletionTimestamp" in job["metadata"]
-            if not (is_leaving or _has_ended(job)):
-                known = {launch.process.partition(" ")[0] for launch in saved_launches(run)}
+            if not is_leaving and not _has_ended(job):
                 if job["metadata"]["uid"] not in known:
                     return job
                 raise ConfigError(
@@ -105,51 +104,73 @@ class KubernetesLauncher:
 CONFIG, LAUNCHER = KubernetesConfig, KubernetesLauncher
 
 
+def _create(cluster: ApiServer, run: Run, job: Object) -> Object:
+    path = job_path(f"{job['metadata']['namespace']}/").rstrip("/")
+    try:
+        return cluster.request("POST", f"{path}?fieldValidation=Strict", job)
+    except ApiServerError as error:
+        if error.code == 409:
+            raise ConfigError(f"another command started run {run.run_id} at the same time. {error}") from error
+        raise TrainingError(
+            f"{error}\nThe run was created but not started: use 'assay train --resume {run.run_id} --on kubernetes' "
+            "with other options."
+        ) from error
+
+
+def _create_service(cluster: ApiServer, service: Object, job: Object) -> None:
+    """Create the Service, or take the one of an earlier Job over; the cluster removes it with the Job."""
+    names = {name: job["metadata"][name] for name in ("name", "uid")}
+    service["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", **names}]
+    path = f"/api/v1/namespaces/{job['metadata']['namespace']}/services"
+    try:
+        cluster.request("POST", f"{path}?fieldValidation=Strict", service)
+    except ApiServerError as error:
+        if error.code != 409:
+            raise
+        cluster.request("PATCH", f"{path}/{names['name']}", {"metadata": service["metadata"]})
+
+
 def check(config: KubernetesConfig, *, world_size: int) -> Sequence[str]:
-    """Ask the cluster whether a Job can work. Raises `ConfigError`; returns notes on what it will wait for."""
+    """Ask the cluster whether a Job can work. Raises `ConfigError`; returns warnings."""
     config.check_world_size(world_size)
     if config.as_ != "job":
         raise ConfigError(f"--as {config.as_} needs --dry-run: it is printed, and applied with 'kubectl apply -f -'.")
     cluster = find_cluster(config.context)
-    namespace = config.namespace or cluster.namespace
     _check_version(cluster)
-    if _find_if_allowed(cluster, f"/api/v1/namespaces/{namespace}") is None:
-        raise ConfigError(f"the cluster has no namespace '{namespace}': kubectl create namespace {namespace}.")
-    _check_permissions(cluster, namespace)
+    namespace = config.namespace or cluster.namespace
     core = f"/api/v1/namespaces/{namespace}"
-    claim = (config.claim or "").partition(":")[0]
+    if _find_if_allowed(cluster, core) is None:
+        raise ConfigError(f"the cluster has no namespace '{namespace}': kubectl create namespace {namespace}.")
+    _check_rights(cluster, namespace)
     for option, kind, name in (
-        ("--claim", "persistentvolumeclaims", claim),
+        ("--claim", "persistentvolumeclaims", (config.claim or "").partition(":")[0]),
         ("--service-account", "serviceaccounts", config.service_account),
     ):
         if name and _find_if_allowed(cluster, f"{core}/{kind}/{name}") is None:
             raise ConfigError(f"{option} {name}: namespace '{namespace}' has no such object: kubectl get {kind}.")
-    return list(_notes(cluster, namespace, config))
+    return () if config.queue is None else _queue_warnings(cluster, namespace, config.queue)
 
 
-def _check_version(cluster: Cluster) -> None:
+def _check_version(cluster: ApiServer) -> None:
     version = cluster.request("GET", "/version")
     found = int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
     if found < OLDEST_VERSION:
-        missing = [field for field, first in NEWER_FIELDS.items() if found < first]
+        missing = ", ".join(field for field, first in NEWER_FIELDS.items() if found < first)
         raise ConfigError(
-            f"the cluster is Kubernetes {found[0]}.{found[1]}, and a run needs {'.'.join(map(str, OLDEST_VERSION))}: "
-            f"Jobs have no {', '.join(missing)} here. Without them an eviction would count as a failure or as the end."
+            f"the cluster is Kubernetes {found[0]}.{found[1]}, and a run needs {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
+            f": Jobs have no {missing} here. Without them an eviction would count as a failure, or as the end."
         )
 
 
-def _check_permissions(cluster: Cluster, namespace: str) -> None:
+def _check_rights(cluster: ApiServer, namespace: str) -> None:
     missing = []
-    for group, resource in (("batch", "jobs"), ("", "services")):
-        for verb in ("create", "get", "delete"):
+    for (group, resource), verbs in RIGHTS.items():
+        for verb in verbs:
             attributes = {"namespace": namespace, "group": group, "resource": resource, "verb": verb}
-            review = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            }
-            reply = cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-            if not reply.get("status", {}).get("allowed"):
+            review: Object = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+            review["spec"] = {"resourceAttributes": attributes}
+            found = cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+            if not found["status"]["allowed"]:
                 missing.append(f"{verb} {resource}")
     if missing:
         raise ConfigError(
@@ -158,61 +179,39 @@ def _check_permissions(cluster: Cluster, namespace: str) -> None:
         )
 
 
-def _find_if_allowed(cluster: Cluster, path: str) -> Object | None:
+def _find_if_allowed(cluster: ApiServer, path: str) -> Object | None:
     """Return the object, None if there is none; an empty one if the user may not look."""
     try:
         return cluster.find(path)
-    except ApiError as error:
+    except ApiServerError as error:
         if error.code == 403:
             return {}
         raise
 
 
-def _notes(cluster: Cluster, namespace: str, config: KubernetesConfig) -> Iterator[str]:
-    if not config.queue:
-        return
-    for version in ("v1beta2", "v1beta1"):
+def _queue_warnings(cluster: ApiServer, namespace: str, queue: str) -> list[str]:
+    for version in KUEUE_VERSIONS:
         api = f"/apis/kueue.x-k8s.io/{version}"
-        if _find_if_allowed(cluster, f"{api}/namespaces/{namespace}/localqueues/{config.queue}") is not None:
-            return
+        if _find_if_allowed(cluster, f"{api}/namespaces/{namespace}/localqueues/{queue}") is not None:
+            return []
         if _find_if_allowed(cluster, api) is not None:
-            raise ConfigError(f"--queue {config.queue}: namespace '{namespace}' has no such LocalQueue.")
-    yield f"--queue {config.queue}: the cluster has no Kueue, or another version, so nothing may admit the Job"
-
-
-def _create(cluster: Cluster, run: Run, service: Object, job: Object) -> Object:
-    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-    services = f"/api/v1/namespaces/{namespace}/services"
-    try:
-        if cluster.find(f"{services}/{name}") is None:
-            cluster.request("POST", f"{services}?fieldValidation=Strict", service)
-        created = cluster.request("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs?fieldValidation=Strict", job)
-    except ApiError as error:
-        if error.code == 409:
-            raise ConfigError(f"another command started run {run.run_id} at the same time. {error}") from error
-        raise TrainingError(
-            f"{error}\nThe run was created but not started: use 'assay train --resume {run.run_id} --on kubernetes' "
-            "with other options."
-        ) from error
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": created["metadata"]["uid"]}
-    # The cluster removes the Service with its Job.
-    cluster.request("PATCH", f"{services}/{name}", {"metadata": {"ownerReferences": [owner]}})
-    return created
+            raise ConfigError(f"--queue {queue}: namespace '{namespace}' has no such LocalQueue.")
+    return [f"--queue {queue}: the cluster has no Kueue, or another version, so nothing may admit the Job"]
 
 
 def job_text(home: Home, run: Run, config: KubernetesConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
     """Return the objects as YAML, for `kubectl apply -f -`."""
     import yaml
 
-    namespace = config.namespace or "default"
+    name = f"{config.namespace or 'default'}/{job_name(run)}"
     if config.as_ == "trainjob":
         from assay.launchers.kubernetes.trainjob import trainjob_objects
 
         head = "# The size of a TrainJob is fixed: it neither grows nor shrinks (kubeflow/trainer#2903).\n"
-        objects = trainjob_objects(home, run, config, namespace=namespace, world_size=world_size, options=options)
+        objects = trainjob_objects(home, run, config, name=name, world_size=world_size, options=options)
     else:
         head = f"# Run {run.run_id}, from its last commit to its end. Written by 'assay train --on kubernetes'.\n"
-        objects = objects_of(home, run, config, namespace=namespace, world_size=world_size, options=options)
+        objects = objects_of(home, run, config, name=name, world_size=world_size, options=options)
     return head + yaml.safe_dump_all(objects, sort_keys=False, width=110)
 
 
@@ -249,7 +248,7 @@ def pending_reason(launch: Launch) -> str:
     return "; ".join(dict.fromkeys(reasons)) or "pods are being created"
 
 
-def _suspension(cluster: Cluster, job: Object) -> Iterator[str]:
+def _suspension(cluster: ApiServer, job: Object) -> Iterator[str]:
     """Yield why a Job is suspended, in Kueue's words if it holds it."""
     if not job["spec"].get("suspend"):
         return
@@ -259,7 +258,7 @@ def _suspension(cluster: Cluster, job: Object) -> Iterator[str]:
         return
     label = quote(f"kueue.x-k8s.io/job-uid={metadata['uid']}")
     found: list[str] = []
-    for version in ("v1beta2", "v1beta1"):
+    for version in KUEUE_VERSIONS:
         path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{metadata['namespace']}/workloads?labelSelector={label}"
         for workload in (_find_if_allowed(cluster, path) or {}).get("items", []):
             conditions = workload.get("status", {}).get("conditions", [])
@@ -332,7 +331,7 @@ def resize(launch: Launch, num_nodes: int) -> None:
     cluster.request("PATCH", job_path(launch.job), sized(num_nodes, {OWN_SIZE: None}))
 
 
-def _find_job(launch: Launch) -> tuple[Cluster, Object | None]:
+def _find_job(launch: Launch) -> tuple[ApiServer, Object | None]:
     cluster = find_cluster(server=launch.process.partition(" ")[2])
     return cluster, cluster.find(job_path(launch.job))
 
@@ -344,13 +343,13 @@ def _has_ended(job: Object) -> bool:
     return any(item["type"] in final and item["status"] == "True" for item in conditions)
 
 
-def _delete(cluster: Cluster, name: str) -> None:
+def _delete(cluster: ApiServer, name: str) -> None:
     _ignore_missing(cluster, f"{job_path(name)}?propagationPolicy=Foreground")
 
 
-def _ignore_missing(cluster: Cluster, path: str) -> None:
+def _ignore_missing(cluster: ApiServer, path: str) -> None:
     try:
         cluster.request("DELETE", path)
-    except ApiError as error:
+    except ApiServerError as error:
         if error.code != 404:
             raise

@@ -9,58 +9,43 @@ the Trainer, `kubectl get trainjob` shows the run's progress (`watch`).
 from collections.abc import Sequence
 
 from assay.launchers.kubernetes.client import Object
-from assay.launchers.kubernetes.job import JobSize, KubernetesConfig, job_name, job_rules, pod_spec, run_key
+from assay.launchers.kubernetes.job import KubernetesConfig, objects_of
 from assay.records.run import Run
 from assay.store.home import Home
 
-API, STEP_LABEL = "trainer.kubeflow.org/v1alpha1", "trainer.kubeflow.org/trainjob-ancestor-step"
+API = "trainer.kubeflow.org/v1alpha1"
 
 
 def trainjob_objects(
-    home: Home, run: Run, config: KubernetesConfig, *, namespace: str, world_size: int, options: Sequence[str]
+    home: Home, run: Run, config: KubernetesConfig, *, name: str, world_size: int, options: Sequence[str]
 ) -> tuple[Object, Object]:
-    """Return the runtime and the TrainJob of a run."""
-    size, name = JobSize.of(config, world_size, options), job_name(run)
-    pod = pod_spec(
-        home,
-        run,
-        config.model_copy(update={"service_account": None}),
-        size,
-        service=name,
-        namespace=namespace,
-        options=options,
-        lead=f"{name}-node-0-0.{name}",
-    )
-    del pod["subdomain"]  # JobSet sets its own
-    node = {
-        "name": "node",
-        "template": {
-            "metadata": {"labels": {STEP_LABEL: "trainer"}},
-            "spec": {**job_rules(), "template": {"spec": pod}},
-        },
-    }
+    """Return the runtime and the TrainJob of a run; `name`: NAMESPACE/NAME."""
+    namespace, _, own = name.partition("/")
+    fixed = config.model_copy(update={"service_account": None, "queue": None})
+    leader = f"{own}-node-0-0.{own}"
+    _, job = objects_of(home, run, fixed, name=name, world_size=world_size, options=options, leader=leader)
+    num_nodes = job["spec"].pop("parallelism")
+    del job["spec"]["completions"], job["spec"]["template"]["spec"]["subdomain"]  # JobSet sets its own
+    metadata = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    node = {"name": "node", "template": {"metadata": metadata, "spec": job["spec"]}}
     runtime = {
         "apiVersion": API,
         "kind": "ClusterTrainingRuntime",
-        "metadata": {"name": name, "labels": {"trainer.kubeflow.org/framework": "assay"}},
+        "metadata": {"name": own, "labels": {"trainer.kubeflow.org/framework": "assay"}},
         "spec": {
-            "mlPolicy": {"numNodes": size.most},
+            "mlPolicy": {"numNodes": num_nodes},
             "template": {"spec": {"network": {"publishNotReadyAddresses": True}, "replicatedJobs": [node]}},
         },
     }
-    labels = {"kueue.x-k8s.io/queue-name": config.queue} if config.queue else {}
-    trainjob = {
+    trainjob: Object = {
         "apiVersion": API,
         "kind": "TrainJob",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": labels,
-            "annotations": {"assay/run": run_key(run)},
-        },
+        "metadata": {"name": own, "namespace": namespace},
         "spec": {
-            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": name},
-            "trainer": {"numNodes": size.most},
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": own},
+            "trainer": {"numNodes": num_nodes},
         },
     }
+    if config.queue:
+        trainjob["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": config.queue}
     return runtime, trainjob

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from assay.base.clock import SystemClock, utc_text
 from assay.base.errors import AssayError, ConfigError
-from assay.launchers.kubernetes.client import ApiError, Cluster, Object, find_cluster
+from assay.launchers.kubernetes.client import ApiServer, ApiServerError, Object, find_cluster
 from assay.launchers.kubernetes.job import (
     ELASTIC,
     FEWEST_NODES,
@@ -93,19 +93,19 @@ class _JobWatch(threading.Thread):
             except ConfigError as error:
                 print(f"this node does not watch its Job: {error}", file=sys.stderr)
                 return
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.code == 403:
                     print(f"this node may not watch its Job, which keeps its size: {error}", file=sys.stderr)
                     return
             except (AssayError, OSError, ValueError):
                 continue  # the API server or the store failed to respond; the next look tries again
 
-    def _look(self, cluster: Cluster, name: str, progress: dict[str, str]) -> None:
+    def _look(self, cluster: ApiServer, name: str, progress: dict[str, str]) -> None:
         job = cluster.request("GET", job_path(name))
         namespace = job["metadata"]["namespace"]
         pods = cluster.request("GET", pods_path(name))["items"]
         quotas = cluster.request("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")["items"]
-        size, num_nodes = job["spec"]["parallelism"], wanted_size(job, pods, quotas)
+        size, num_nodes = job["spec"]["parallelism"], target_size(job, pods, quotas)
         patch: Object = {"metadata": {"annotations": progress}} if progress else {}
         if num_nodes != size:
             patch = sized(num_nodes, {**progress, OWN_SIZE: str(num_nodes)})
@@ -115,7 +115,7 @@ class _JobWatch(threading.Thread):
             cluster.request("PATCH", job_path(name), patch)
 
 
-def wanted_size(job: Object, pods: Sequence[Object], quotas: Sequence[Object]) -> int:
+def target_size(job: Object, pods: Sequence[Object], quotas: Sequence[Object]) -> int:
     """Return the number of nodes that the Job should have now."""
     metadata, size = job["metadata"], int(job["spec"]["parallelism"])
     annotations = metadata.get("annotations", {})

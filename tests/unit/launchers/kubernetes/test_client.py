@@ -10,7 +10,7 @@ import yaml
 
 from assay.base.errors import ConfigError, TrainingError
 from assay.launchers.kubernetes import client
-from assay.launchers.kubernetes.client import ApiError, find_cluster
+from assay.launchers.kubernetes.client import ApiServerError, find_cluster
 from kubernetes_cluster.cluster import KubernetesCluster
 from kubernetes_cluster.manifests import headless_service
 
@@ -33,16 +33,16 @@ def write(config: dict[str, Any], path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
 
 
-def asked() -> int:
+def num_accounts() -> int:
     return len(find_cluster().request("GET", "/api/v1/namespaces/default/serviceaccounts")["items"])
 
 
 def test_a_kubeconfig_names_server_namespace_and_token(config: dict[str, Any], cluster: KubernetesCluster) -> None:
     found = find_cluster()
     assert (found.server, found.namespace) == (cluster.url, "team")
-    assert asked() == 1
+    assert num_accounts() == 1
     assert found.find("/api/v1/namespaces/default/pods/none") is None
-    with pytest.raises(ApiError, match=r'^Kubernetes: namespaces "none" not found') as error:
+    with pytest.raises(ApiServerError, match=r'^Kubernetes: namespaces "none" not found') as error:
         found.request("POST", "/api/v1/namespaces/none/services", headless_service())
     assert error.value.code == 404
 
@@ -59,7 +59,7 @@ def test_tokens_come_from_files_and_programs(
     for user in ({"tokenFile": "token"}, {"exec": program}):
         config["users"][0]["user"] = user
         write(config, tmp_path / "config")
-        assert asked() == 1
+        assert num_accounts() == 1
     config["users"][0]["user"] = {"exec": {"command": "./print-token", "args": ["--fail"]}}
     write(config, tmp_path / "config")
     with pytest.raises(ConfigError, match=r"print-token, which the kubeconfig names for credentials, failed"):
@@ -71,11 +71,11 @@ def test_an_embedded_authority_is_trusted_and_no_other(config: dict[str, Any], t
     authority = Path(server.pop("certificate-authority")).read_bytes()
     server["certificate-authority-data"] = base64.b64encode(authority).decode()
     write(config, tmp_path / "config")
-    assert asked() == 1
+    assert num_accounts() == 1
     del server["certificate-authority-data"]
     write(config, tmp_path / "config")
     with pytest.raises(TrainingError, match=r"does not respond: .*certificate"):
-        asked()
+        num_accounts()
 
 
 def test_several_files_are_one_and_a_context_can_be_chosen(
@@ -110,7 +110,7 @@ def test_in_a_pod_its_service_account_is_used_and_its_token_read_again(
     (tmp_path / "token").write_text("expired")
     found = find_cluster()
     assert found.namespace == "team"
-    with pytest.raises(ApiError, match="Unauthorized"):
+    with pytest.raises(ApiServerError, match="Unauthorized"):
         found.request("GET", "/api/v1/namespaces/default/pods")
     (tmp_path / "token").write_text(cluster.token)
     found.request("GET", "/api/v1/namespaces/default/pods")
@@ -129,4 +129,4 @@ def test_a_server_that_does_not_answer_is_named(config: dict[str, Any], tmp_path
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
     write(config, tmp_path / "config")
     with pytest.raises(TrainingError, match=r"https://127.0.0.1:9: the Kubernetes API does not respond"):
-        asked()
+        num_accounts()

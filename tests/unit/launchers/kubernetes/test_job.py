@@ -51,7 +51,7 @@ def config(tmp_path: Path, **options: Any) -> KubernetesConfig:
 
 
 def job_of(home: Home, run: Run, config: KubernetesConfig, *options: str, world_size: int = 4) -> dict[str, Any]:
-    return objects_of(home, run, config, namespace="team", world_size=world_size, options=options)[1]
+    return objects_of(home, run, config, name=f"team/{job_name(run)}", world_size=world_size, options=options)[1]
 
 
 def pod_of(job: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,12 @@ def test_ends_of_pods_mean_what_the_node_command_says(home: Home, run: Run, tmp_
 
 def test_each_pod_runs_the_node_command_under_its_index(home: Home, run: Run, tmp_path: Path) -> None:
     service, job = objects_of(
-        home, run, config(tmp_path, nodes=2, grace_s=60), namespace="team", world_size=4, options=("--max-restarts=3",)
+        home,
+        run,
+        config(tmp_path, nodes=2, grace_s=60),
+        name=f"team/{job_name(run)}",
+        world_size=4,
+        options=("--max-restarts=3",),
     )
     command = pod_of(job)["containers"][0]["command"]
     assert " ".join(command) == (
@@ -189,7 +194,7 @@ def test_a_patch_adds_to_lists_and_merges_what_has_a_name(home: Home, run: Run, 
     assert pod["nodeSelector"] == {"gpu": "h200"}
     assert [item["key"].rpartition("/")[2] for item in pod["tolerations"]] == ["not-ready", "unreachable", "gpu"]
     [container] = pod["containers"]
-    assert [item["name"] for item in container["env"]] == ["ASSAY_HOME", "CONTAINER_IMAGE", "POD_IP", "NCCL_DEBUG"]
+    assert [item["name"] for item in container["env"]] == ["POD_IP", "ASSAY_HOME", "CONTAINER_IMAGE", "NCCL_DEBUG"]
     assert container["image"] == "assay:1"
     patch.write_text("[spec]")
     with pytest.raises(ConfigError, match="expected a mapping"):

@@ -11,7 +11,7 @@ import pytest
 
 from assay.launchers.kubernetes import watch
 from assay.launchers.kubernetes.client import Object
-from assay.launchers.kubernetes.watch import quantity, wanted_size, watching_job
+from assay.launchers.kubernetes.watch import quantity, target_size, watching_job
 from assay.records.run import Run
 from assay.training.recipe import recipe_sha256
 from kubernetes_cluster.cluster import KubernetesCluster
@@ -22,13 +22,13 @@ GATE = {"name": "kueue.x-k8s.io/elastic-job"}
 
 
 def a_job(size: int, *, own: int | None = None, queue: bool = False, gates: tuple[Object, ...] = ()) -> Object:
-    made = plain_job(number=size, container={"resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}})
-    made["metadata"]["annotations"] = {
+    created = plain_job(number=size, container={"resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}})
+    created["metadata"]["annotations"] = {
         "assay/own-size": str(size if own is None else own), "assay/most-nodes": "4", "assay/fewest-nodes": "2",
     }  # fmt: skip
-    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"} if queue else {}
-    made["spec"]["template"]["spec"]["schedulingGates"] = list(gates)
-    return made
+    created["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"} if queue else {}
+    created["spec"]["template"]["spec"]["schedulingGates"] = list(gates)
+    return created
 
 
 def some_pods(running: int, pending: int = 0) -> list[Object]:
@@ -40,7 +40,7 @@ def a_quota(used: str, hard: str, name: str = "pods") -> Object:
 
 
 @pytest.mark.parametrize(
-    ("size", "running", "quotas", "wanted"),
+    ("size", "running", "quotas", "target"),
     [
         (4, 4, [], 4),
         (2, 2, [], 4),  # no quota: all that were asked for
@@ -58,25 +58,25 @@ def a_quota(used: str, hard: str, name: str = "pods") -> Object:
         (2, 2, [a_quota("2", "0")], 2),
     ],
 )
-def test_the_size_follows_the_quota(size: int, running: int, quotas: list[Object], wanted: int) -> None:
-    assert wanted_size(a_job(size), some_pods(running), quotas) == wanted
+def test_the_size_follows_the_quota(size: int, running: int, quotas: list[Object], target: int) -> None:
+    assert target_size(a_job(size), some_pods(running), quotas) == target
 
 
 def test_a_size_that_somebody_else_has_set_stays() -> None:
-    assert wanted_size(a_job(2, own=3), some_pods(2), []) == 2
+    assert target_size(a_job(2, own=3), some_pods(2), []) == 2
     leaving = a_job(2)
     leaving["metadata"]["deletionTimestamp"] = "now"
-    assert wanted_size(leaving, some_pods(2), []) == 2
+    assert target_size(leaving, some_pods(2), []) == 2
 
 
 @pytest.mark.parametrize(
-    ("size", "running", "gates", "wanted"), [(2, 2, (GATE,), 3), (2, 1, (GATE,), 2), (4, 4, (GATE,), 4), (2, 2, (), 2)]
+    ("size", "running", "gates", "target"), [(2, 2, (GATE,), 3), (2, 1, (GATE,), 2), (4, 4, (GATE,), 4), (2, 2, (), 2)]
 )
 def test_in_a_queue_one_more_is_asked_for_once_all_run_and_only_if_the_job_is_elastic(
-    size: int, running: int, gates: tuple[Object, ...], wanted: int
+    size: int, running: int, gates: tuple[Object, ...], target: int
 ) -> None:
-    found = wanted_size(a_job(size, queue=True, gates=gates), some_pods(running, size - running), [a_quota("2", "9")])
-    assert found == wanted
+    found = target_size(a_job(size, queue=True, gates=gates), some_pods(running, size - running), [a_quota("2", "9")])
+    assert found == target
 
 
 def test_amounts_of_the_api_are_numbers() -> None:
@@ -111,14 +111,14 @@ def test_progress_is_shown_and_a_size_that_was_set_meanwhile_is_not_overwritten(
     sizes: list[int] = []
     with KubernetesCluster(tmp_path, num_nodes=0) as cluster:
 
-        def wanted(job: Object, *_: object) -> int:
+        def target(job: Object, *_: object) -> int:
             sizes.append(job["spec"]["parallelism"])
             if len(sizes) == 1:
                 cluster.scale("run", 1)  # between the look and the patch
                 return 3
             return sizes[-1]
 
-        monkeypatch.setattr(watch, "wanted_size", wanted)
+        monkeypatch.setattr(watch, "target_size", target)
         cluster.create(a_job(2))
         monkeypatch.setenv("KUBECONFIG", str(cluster.write_kubeconfig(tmp_path / "config")))
         with watching_job(a_run(tmp_path), {watch.NAMED_JOB: "default/run"}):
