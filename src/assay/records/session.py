@@ -40,7 +40,7 @@ class SessionModel(Record):
     lora_rank: PositiveInt | None
     """None: all weights are trained."""
     lora_seed: int | None = None
-    """Seed of the adapter's first weights; None derives it from the model's id."""
+    """Seed of the adapter's first weights; None: the seed of the base model's recipe."""
     trains_attention: bool = True
     trains_mlp: bool = True
     trains_unembedding: bool = True

@@ -52,7 +52,7 @@ class PassOutput(NamedTuple):
     loss: float
     """Sum over all tokens."""
     logprobs: list[Float32[np.ndarray, "_"]]
-    """Of each datum's targets, in the order of the request, before any update."""
+    """Logprobs of each datum's targets, in the order of the request, before any update."""
 
 
 class AdamSettings(NamedTuple):

@@ -45,9 +45,13 @@ def base_of(
 
 def base_of_model(model: SessionModel) -> SessionBase:
     """Return the base of a session's model, with its adapter. Raises `DataError` if the adapter covers nothing."""
+    return base_of(model.base, name=model.base_model, lora=_adapter_of(model), seed=model.lora_seed)
+
+
+def _adapter_of(model: SessionModel) -> LoraConfig | None:
+    if model.lora_rank is None:
+        return None
     targets = (*(_ATTENTION if model.trains_attention else ()), *(_FEED_FORWARD if model.trains_mlp else ()))
     if not targets:
         raise DataError("lora_config: train_attn and train_mlp are off, and adapters of the head are not served.")
-    assert model.lora_rank is not None, "only adapters are trained"
-    lora = LoraConfig(rank=model.lora_rank, alpha=ALPHA, targets=targets)
-    return base_of(model.base, name=model.base_model, lora=lora, seed=model.lora_seed)
+    return LoraConfig(rank=model.lora_rank, alpha=ALPHA, targets=targets)

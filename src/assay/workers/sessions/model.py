@@ -146,11 +146,9 @@ class ModelExecutor:
             case "optim_step":
                 return self._update(self._trainer, read_request(request))
             case "save_weights":
-                saved = read_request(request)
-                return self._save(self._trainer, request.seq_id, "training", saved)
+                return self._save(self._trainer, request.seq_id, "training", read_request(request))
             case "save_weights_for_sampler":
-                sampled = read_request(request)
-                return self._save(self._trainer, request.seq_id, "sampler", sampled)
+                return self._save(self._trainer, request.seq_id, "sampler", read_request(request))
         raise DataError(f"{request.kind} is not a request of a model.")
 
     def _new_trainer(self) -> SessionTrainer:

@@ -6,11 +6,12 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from assay.base.clock import SystemClock
-from assay.base.errors import StoreError
+from assay.base.errors import ConfigError, StoreError
 from assay.distributed.ranks import Ranks
 from assay.serving.sessions.sessions import SessionRepository
 from assay.store.home import Home
@@ -31,6 +32,8 @@ def run_sessions(
     `commit_after_s`: see `SessionTools`. `lease_s`: another worker may take the sessions of a silent one after this.
     `interval_s`: longest time between two looks for requests.
     """
+    if find_spec("peft") is None:
+        raise ConfigError("'assay serve sessions' trains adapters and needs PEFT: pip install 'assay[lora]'.")
     clock, store, is_over = SystemClock(), open_store(str(home.api)), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
