@@ -1,0 +1,101 @@
+"""Kill -9 of server and worker during loops of the official SDK: the client sees what it sees undisturbed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from served import write_models
+from tinker_judge.judge import Judge, table
+from tinker_judge.proxy import Fault
+
+pytestmark = pytest.mark.slow
+LEASE_S = 2
+
+
+class Killable:
+    """A command that runs until it is killed, and begins again after that."""
+
+    def __init__(self, arguments: list[str], home: Path) -> None:
+        self.num_kills = 0
+        self._arguments = [sys.executable, "-m", "assay", *arguments]
+        self._environment = {**os.environ, "ASSAY_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        self._log = home.parent / f"{arguments[-1]}.log"
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(self._arguments, env=self._environment, stdout=log, stderr=log)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Stop it, and wait until it is gone."""
+        self._process.send_signal(number)
+        self._process.wait()
+
+    def kill_and_start(self) -> None:
+        """Kill -9, and start again."""
+        self.kill()
+        self.num_kills += 1
+        self.start()
+
+
+class Service:
+    """A server and a worker."""
+
+    def __init__(self, folder: Path) -> None:
+        models, home = write_models(folder / "models", method="supervised"), folder / "home"
+        home.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.server = Killable(["serve", "--models", str(models), "--port", str(port)], home)
+        self.worker = Killable(["serve", "sessions", "--lease", str(LEASE_S)], home)
+        while True:  # the SDK waits up to half a minute for a server that is not there yet
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def service(requires, tmp_path: Path) -> Iterator[Service]:
+    requires("sdks", find_spec("tinker") is not None, "the tinker SDK is not installed")
+    requires("peft", find_spec("peft") is not None, "peft is not installed")
+    service = Service(tmp_path)
+    try:
+        yield service
+    finally:
+        for part in (service.worker, service.server):
+            part.kill(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    "loop, faults",
+    [
+        ("sft", [Fault("kill worker", "optim_step", 3), Fault("kill server", "forward_backward", 5)]),
+        ("rl", [Fault("kill worker", "asample", 3), Fault("kill server", "save_weights_for_sampler", 2)]),
+        ("dpo", [Fault("kill worker", "forward_backward", 4), Fault("kill both", "optim_step", 2)]),
+    ],
+)
+def test_a_client_cannot_tell_that_server_and_worker_were_killed(service, loop, faults) -> None:
+    def kill_both() -> None:
+        service.worker.kill_and_start()
+        service.server.kill_and_start()
+
+    callbacks = {
+        "kill worker": service.worker.kill_and_start,
+        "kill server": service.server.kill_and_start,
+        "kill both": kill_both,
+    }
+    with Judge(service.url, base="tiny").sitting(callbacks) as judge:
+        verdicts = [judge(loop, fault) for fault in faults]
+    assert [item.verdict for item in verdicts] == ["held"] * len(faults), table(verdicts)
+    assert service.worker.num_kills + service.server.num_kills >= len(faults)
