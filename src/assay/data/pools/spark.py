@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,9 +19,12 @@ from assay.data.pools.cluster import packed, run_packed, unpacked, worker_error
 from assay.data.pools.pool import Job, ThreadPool, Work
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 CONNECT_S = 10.0
+SETTLE_S, FIRST_EXECUTOR_S = 2.0, 30.0
+"""Time without another executor after which all are there; and until there is one."""
 
 
 @contextmanager
@@ -42,12 +46,25 @@ def spark_pool(master: str | None, jobs: int) -> Iterator[ThreadPool]:
         ) from error
     try:
         session.sparkContext.setLogLevel("ERROR")  # a lost executor fills pages with warnings
-        threads = max(jobs, session.sparkContext.defaultParallelism)
+        threads = max(jobs, _num_slots(session.sparkContext))
         with warnings.catch_warnings(), ThreadPool(threads, lambda work, job: _call(session, work, job)) as pool:
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # none of its frames is used
             yield pool
     finally:
         session.stop()
+
+
+def _num_slots(context: "SparkContext") -> int:
+    """Return the slots of all executors, which come one after the other, once their number stands still."""
+    found, begin = (0, 0), time.monotonic()
+    since = begin
+    while (now := time.monotonic()) - since < SETTLE_S or (found[0] < 2 and now - begin < FIRST_EXECUTOR_S):
+        # The driver counts as one, and in local mode it is all.
+        executors = 2 if context._jsc.sc().isLocal() else context._jsc.sc().getExecutorMemoryStatus().size()
+        if (current := (executors, context.defaultParallelism)) != found:
+            found, since = current, now
+        time.sleep(0.1)
+    return found[1]
 
 
 def _call(session: "SparkSession", work: Work, job: Job) -> Any:
