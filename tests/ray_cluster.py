@@ -115,6 +115,10 @@ class RayCluster:
         command = [*_RAY, "drain-node", f"--address={ADDRESS}", f"--node-id={node.node_id}", *reason, limit]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, **self.environment})
 
+    def forget_ended(self) -> None:
+        """A drained node ends by itself."""
+        self.nodes = [node for node in self.nodes if node.process.poll() is None]
+
     def logs(self) -> list[Path]:
         """What Ray wrote down."""
         return [file for file in self._folder.glob("session_*/logs/**/*") if file.is_file()]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.launches import saved_launches
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from ray_cluster import RayCluster, RayNode
@@ -42,6 +44,7 @@ def ray(ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ra
     """With three nodes of one processor each, beside the head that has none."""
     for name, value in ray_cluster.environment.items():
         monkeypatch.setenv(name, value)
+    ray_cluster.forget_ended()
     ray_cluster.add_nodes(4 - len(ray_cluster.nodes))
     yield ray_cluster
     for node in ray_cluster.nodes[4:]:
@@ -74,8 +77,8 @@ class Started:
 
     def commands(self, node: RayNode, index: int) -> list[int]:
         """The processes of the command of a node on a machine."""
-        words = [self.run.run_id, "--node", str(index), "assay.launchers.ray.child"]
-        return [pid for pid in node.processes() if all(word in command_line(pid) for word in words)]
+        words = ("assay.launchers.ray.child", self.run.run_id, f"--node {index} ")
+        return [pid for pid in node.processes() if all(word in " ".join(command_line(pid)) for word in words)]
 
     def assert_as_if_nothing_had_happened(self, digest: str) -> None:
         wait_until(lambda: state_of(self.launch) == "ended", "the run to end")
@@ -176,13 +179,7 @@ def test_a_drained_machine_is_left_in_time(ray: RayCluster, start, undisturbed: 
     machine = started.machine(ray, follower)
     ray.drain(machine, seconds=60)
     wait_until(lambda: not started.commands(machine, follower), "the command to leave the machine")
-    assert (
-        f"node {follower} has left with exit code 75" in started.text("driver")
-        or wait_shortly(
-            lambda: f"node {follower} has left with exit code 75" in started.text("driver"), "its exit code"
-        )
-        is None
-    )
+    wait_until(lambda: f"node {follower} has left with exit code 75" in started.text("driver"), "its exit code")
     ray.kill(machine)
     started.assert_as_if_nothing_had_happened(undisturbed)
     before, after = started.attempts()[:2]
@@ -214,6 +211,26 @@ def test_a_killed_run_leaves_nothing(ray: RayCluster, start) -> None:
     kill(started.launch)
     wait_until(lambda: not any(command_line(pid) for pid in processes), "all processes to end")
     assert state_of(started.launch) == "ended"
+
+
+def test_two_commands_at_once_start_one_driver(ray: RayCluster, new_tiny_run) -> None:
+    run = new_tiny_run(**RECIPE)
+
+    def start(_: int) -> str:
+        try:
+            launch = RayLauncher(Home.from_environment(), RayConfig()).start(run, world_size=1)
+        except ConfigError as error:
+            return str(error)
+        return launch.process
+
+    with ThreadPoolExecutor() as pool:
+        results = {*pool.map(start, range(2))}
+    launch = saved_launches(run)[0]
+    drivers = [pid for node in ray.nodes for pid in node.processes() if command_line(pid)[:1] == ["ray::Driver"]]
+    kill(launch)
+    assert len(drivers) == 1
+    assert {text for text in results if "@" in text} == {launch.process}
+    assert all("at the same time" in text or "already" in text for text in results - {launch.process})
 
 
 def test_a_run_that_does_not_fit_waits_and_says_for_what(ray: RayCluster, start) -> None:
@@ -273,7 +290,6 @@ def test_a_client_of_another_version_is_told_both(ray: RayCluster) -> None:
 
 def test_no_listing_holds_a_secret(ray: RayCluster, start, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = f"hunter{random.getrandbits(40)}"
-    monkeypatch.setenv("ASSAY_LEDGER", f"postgresql://assay:{secret}@127.0.0.1:1/db")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     started = start()
     wait_until(lambda: "node 0 runs" in started.text("driver"), "its nodes")
@@ -281,7 +297,7 @@ def test_no_listing_holds_a_secret(ray: RayCluster, start, monkeypatch: pytest.M
         "import ray; ray.init(address='auto', log_to_driver=False); from ray._private.state import state; "
         "print(ray.nodes(), state.actor_table(None), state.job_table(), ray.util.placement_group_table())"
     )
-    environment = {**os.environ, "ASSAY_LEDGER": "", "AWS_SECRET_ACCESS_KEY": ""}
+    environment = {**os.environ, "AWS_SECRET_ACCESS_KEY": ""}
     listed = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stdout

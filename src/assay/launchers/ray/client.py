@@ -44,7 +44,12 @@ def check(resource: str, home: str = "") -> dict[str, str]:
     }
     answers, _ = ray.wait([*machines], num_returns=len(machines), timeout=ANSWER_S) if machines else ([], [])
     for answer in answers:
-        its_version, sees_home, its_ledger = ray.get(answer)
+        try:
+            its_version, sees_home, its_ledger = ray.get(answer)
+        except ray.exceptions.RayTaskError as error:
+            raise ConfigError(f"{machines[answer]} cannot run assay: {error}") from error
+        except ray.exceptions.RayError:
+            continue  # the machine is gone; Ray lists it for a while
         if its_version != version:
             raise ConfigError(
                 f"{machines[answer]} has {its_version} in the environment of its 'ray start', and this process has "

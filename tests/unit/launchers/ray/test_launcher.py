@@ -2,15 +2,18 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, NotInstalledError
 from assay.cli.main import cli
-from assay.launchers.ray import driver
-from assay.launchers.ray.driver import MAX_FAILURES, SETTLED_S, Driver, RayPlan
-from assay.launchers.ray.launcher import RayConfig, check, job_text
+from assay.launchers.ray import driver, launcher
+from assay.launchers.ray.driver import MAX_FAILURES, SETTLED_S, Driver, DriverState, RayPlan
+from assay.launchers.ray.launcher import FRESH_S, RayConfig, check, job_text
+from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_sha256
@@ -71,6 +74,44 @@ def test_without_the_package_the_message_says_how_to_get_it(run: Run, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotInstalledError, match=r"pip install 'assay\[ray\]'"):
         check(RayConfig(), world_size=1)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    log = str(tmp_path / "node-0.log")
+    return Launch(
+        run_id="long", number=1, launcher="ray", job="assay-long", host="h", process="id@head:6379", started_by="me",
+        started_s=0.0, world_size=1, log=log,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"state": "queued", "waits": "for room"}, ("queued", "for room", [])),
+        ({"state": "running", "waits": ""}, ("running", "a machine for its driver", [])),
+        ({"state": "ended", "waits": "", "age_s": 1e6}, ("ended", "a machine for its driver", [])),
+        ({"state": "running", "waits": "", "age_s": FRESH_S + 1}, ("asked", "a machine for its driver", ["state"])),
+        ({"state": "ended", "waits": "", "id": "another"}, ("asked", "a machine for its driver", ["state"])),
+    ],
+)
+def test_the_state_is_what_its_driver_wrote_of_late(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, written: dict[str, Any], expected: tuple[str, str, list[str]]
+) -> None:
+    """Whoever looks often would otherwise connect to the cluster each time."""
+    verbs = []
+    monkeypatch.setattr(launcher, "_ask", lambda verb, *_, **__: verbs.append(verb) or {"state": "asked"})
+    age_s = written.pop("age_s", 0.0)
+    text = DriverState(**{"id": "id", "at_s": SystemClock().now_s() - age_s, **written}).model_dump_json()
+    Path(launch.log).with_name("state.json").write_text(text)
+    assert (launcher.state(launch), launcher.pending_reason(launch), verbs) == expected
+
+
+def test_a_cluster_that_cannot_be_reached_leaves_the_state_unknown(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert launcher.state(launch) == "elsewhere"
 
 
 @pytest.fixture
