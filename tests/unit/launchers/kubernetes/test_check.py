@@ -10,7 +10,7 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.client import Object
 from assay.launchers.kubernetes.job import KubernetesConfig
-from assay.launchers.kubernetes.launcher import check, pending_reason
+from assay.launchers.kubernetes.launcher import check, kill, pending_reason, state, stop
 from assay.records.launch import Launch
 from kubernetes_cluster.cluster import KubernetesCluster
 from kubernetes_cluster.manifests import job
@@ -101,6 +101,23 @@ def test_why_nothing_runs_is_told_in_the_clusters_words(
     cluster.create(job(container=container, **spec))
     reason = waited(cluster, reason)
     assert reason
+
+
+def test_the_state_of_a_job_is_that_of_its_pods_and_unknown_on_another_cluster(start: Started) -> None:
+    cluster = start()
+    cluster.create(job())
+    launch = launch_of(cluster.job("run"), cluster)
+    uid = launch.process.partition(" ")[0]
+    assert state(launch) == "queued"
+    assert state(launch.model_copy(update={"process": f"another {cluster.url}"})) == "ended"
+    gone = launch.model_copy(update={"job": "default/gone"})
+    assert state(gone) == "ended"
+    assert state(gone.model_copy(update={"process": f"{uid} https://other:6443"})) == "elsewhere"
+    cluster.add_node("node")
+    stop(launch.model_copy(update={"process": f"another {cluster.url}"}))
+    assert "deletionTimestamp" not in cluster.job("run")["metadata"], "a later Job of that name is another's"
+    kill(launch)
+    cluster.wait_until(lambda: state(launch) == "ended", "the Job to go", timeout_s=10)
 
 
 def test_a_quota_is_named(start: Started) -> None:
