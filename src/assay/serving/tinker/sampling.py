@@ -1,5 +1,6 @@
 """Routes that sample: from a base model, from saved weights, or from the weights of a model at one of its requests."""
 
+from contextlib import suppress
 from typing import Any
 
 from assay.records.session import SessionSampler
@@ -45,18 +46,18 @@ def create_sampling_session(call: TinkerCall) -> dict[str, Any]:
 
 def save_weights_for_sampler(call: TinkerCall) -> dict[str, Any]:
     """Accept that a model's weights are saved under a name, or captured for a sampler."""
-    number = call.tree.get("sampling_session_seq_id")
-    if number is not None:
+    with suppress(ApiError):  # it is the request's result, too
         body = parsed(SaveWeightsForSampler, call.tree)
-        target = model_target(call, body.model_id)
-        sampler = SessionSampler(
-            at_s=call.app.clock.now_s(),
-            sampler_index=number,
-            base_model=session_model(call, target).base_model,
-            model_index=target.number,
-            seq_id=body.seq_id,
-        )
-        call.app.sessions.add_sampler(target.session_id, sampler)
+        if body.sampling_session_seq_id is not None:
+            target = model_target(call, body.model_id)
+            sampler = SessionSampler(
+                at_s=call.app.clock.now_s(),
+                sampler_index=body.sampling_session_seq_id,
+                base_model=session_model(call, target).base_model,
+                model_index=target.number,
+                seq_id=body.seq_id,
+            )
+            call.app.sessions.add_sampler(target.session_id, sampler)
     return numbered(call, "save_weights_for_sampler")
 
 
