@@ -171,6 +171,18 @@ def test_a_deleted_pod_gets_a_term_and_after_its_grace_time_a_kill(new_kubernete
     assert "term" in cluster.kubelets.log_of(pod).read_text()
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_process_1_ignores_a_term_that_it_does_not_handle(new_kubernetes_cluster: Start, is_shared: bool) -> None:
+    cluster = new_kubernetes_cluster()
+    pod = {"shareProcessNamespace": is_shared, "terminationGracePeriodSeconds": 1}
+    run(cluster, "echo ready; exec sleep 1000", pod=pod, backoffLimit=6, podFailurePolicy=None)
+    wait_for_word(cluster)
+    began_s = time.monotonic()
+    cluster.evict(cluster.pods("run")[0])
+    cluster.wait_until(lambda: cluster.job("run")["status"].get("failed"), "its end")
+    assert (time.monotonic() - began_s < 1) is is_shared
+
+
 def test_a_pod_that_leaves_is_replaced_and_what_it_wrote_is_kept(new_kubernetes_cluster: Start) -> None:
     cluster = new_kubernetes_cluster()
     run(cluster, WAIT_FOR_TERM)

@@ -136,6 +136,18 @@ def test_a_pod_is_evicted(on_kubernetes: OnKubernetes, undisturbed: str, index: 
     assert on_kubernetes.job["status"].get("failed", 0) == 0
 
 
+def test_a_pod_that_is_evicted_while_it_starts_leaves_at_once(start: Started, undisturbed: str) -> None:
+    on = start(SLOW)
+    on.cluster.wait_until(lambda: len(pods_that_run(on.cluster, on.run)) == 2, "two pods")
+    pod = on.pod(1)
+    on.cluster.evict(pod)
+    on.cluster.wait_until(
+        lambda: name_of(pod) not in {name_of(found) for found in on.cluster.pods(job_name(on.run))}, "it to leave", 10
+    )
+    on.run_to_end()
+    assert_as_if_nothing_had_happened(on, undisturbed, most_pods=3)
+
+
 def test_all_pods_are_evicted(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
     for index in (0, 1):
         on_kubernetes.cluster.evict(on_kubernetes.pod(index))

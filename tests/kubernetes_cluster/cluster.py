@@ -11,7 +11,6 @@ pods, probes, more than one container in a pod, restarts in place, PodDisruption
 
 import secrets
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -147,7 +146,7 @@ class KubernetesCluster(Operator):
         with self.store.lock:
             container = self.kubelets.container_of(pod)
             container.end_reason = "OOMKilled"
-            container.signal(signal.SIGKILL)
+            container.kill()
 
     def kill_node(self, node: str) -> None:
         """End a node without a word: its processes die, and nothing is heard of it."""

@@ -8,6 +8,7 @@ does not handle does nothing. Its address is one of 127.0.0.0/8; what it must no
 import base64
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import sysconfig
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from kubernetes_cluster.errors import Object
 from kubernetes_cluster.jobs import has_ended
@@ -25,12 +27,18 @@ from kubernetes_cluster.store import Store, name_of, namespace_of
 
 SECRETS_FOLDER = "/run/secrets/kubernetes.io/serviceaccount"
 _ENTER = """\
+exec 3<&0 </dev/null
 mount --bind "$1" /etc/hosts; hostname "$2"; shift 2
 while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done
 cd "$2"; shift 2
-exec unshare --pid sh -c '"$@"; exit $?' sh setpriv --pdeathsig KILL sh -c 'mount -t proc proc /proc; exec "$@"' sh "$@"
+script=$1; shift
+exec unshare --pid sh -c '"$@" & exec 3<&-; wait $!; exit $?' \
+  sh setpriv --pdeathsig KILL sh -c "mount -t proc proc /proc; $script" sh "$@"
 """
-"""Of a shell in new namespaces: hosts file, host name, pairs of folder and mount point, `--`, folder, command."""
+"""Of a shell in new namespaces: hosts file, host name, pairs of folder and mount point, `--`, folder, script of process
+1, command. Once the command runs, nobody holds the pipe any more that comes as standard input."""
+_ALONE, _SHARED = 'exec "$@" 3<&-', '"$@" 3<&- & exec 3<&-; wait $!'
+"""Process 1 of a pod is its container's, or with `shareProcessNamespace` another one."""
 
 
 class NotReady(Exception):
@@ -62,20 +70,43 @@ def checkout_image() -> Image:
 class Container:
     """A running process of a pod."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    def __init__(self, process: subprocess.Popen[bytes], started: BinaryIO, *, is_process_1: bool) -> None:
+        """`started`: a pipe that ends when the command runs."""
+        self.process, self._started, self._is_process_1 = process, started, is_process_1
         self.kill_at_s: float | None = None
         self.end_reason = ""
 
-    def pid(self) -> int:
-        """The process in the container that is process 1 there."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0]) if children else self.process.pid
+    def has_started(self) -> bool:
+        """Whether the command runs, or has ended."""
+        if not self._started.closed and select.select([self._started], [], [], 0)[0]:
+            self._started.close()
+        return self._started.closed
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to process 1 of the container; SIGKILL ends all its processes."""
+    def pid(self) -> int:
+        """The container's first process."""
+        pid = _child_of(self.process.pid)
+        return pid if self._is_process_1 else _child_of(pid)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the container's first process."""
         if self.process.poll() is None:
-            os.kill(self.pid(), number)
+            os.kill(self.pid(), signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the container's first process; its end is that of all the others."""
+        if self.process.poll() is None:
+            os.kill(self.pid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill all and wait for their end."""
+        self.kill()
+        self.process.wait()
+        self._started.close()
+
+
+def _child_of(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else pid
 
 
 class Kubelets:
@@ -96,8 +127,7 @@ class Kubelets:
         pods = {pod["metadata"]["uid"]: pod for pod in self._store.all(POD) if "nodeName" in pod["spec"]}
         for uid, container in list(self._containers.items()):
             if uid not in pods:  # it was deleted without grace
-                container.signal(signal.SIGKILL)
-                container.process.wait()
+                container.close()
                 del self._containers[uid]
         for uid, pod in pods.items():
             if not self._nodes.is_silent(pod["spec"]["nodeName"]):
@@ -116,8 +146,7 @@ class Kubelets:
         """Kill the processes of a node; nobody reports it."""
         for pod in self._store.all(POD):
             if pod["spec"].get("nodeName") == node and (container := self._containers.get(pod["metadata"]["uid"])):
-                container.signal(signal.SIGKILL)
-                container.process.wait()
+                container.close()
 
     def volume(self, namespace: str, claim: str) -> Path:
         """The folder behind a persistent volume claim."""
@@ -128,8 +157,7 @@ class Kubelets:
     def stop(self) -> None:
         """Kill all pods and remove the mount points that they needed."""
         for container in self._containers.values():
-            container.signal(signal.SIGKILL)
-            container.process.wait()
+            container.close()
         for folder in reversed(self._mount_points):
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
@@ -143,11 +171,15 @@ class Kubelets:
             report_end(self._store, pod, None)
         elif container is None:
             self._start(pod)
+        elif not container.has_started():
+            return
         elif (code := container.process.poll()) is not None:
             del self._containers[pod["metadata"]["uid"]]
             report_end(self._store, pod, code, container.end_reason, self._last_words(pod, code))
         elif is_deleted:
             self._end(pod, container)
+        elif pod["status"]["phase"] == "Pending":
+            report_running(self._store, pod)
 
     def _last_words(self, pod: Object, code: int) -> str:
         """What the pod's status says of its end: by `terminationMessagePolicy` the last of its output."""
@@ -159,9 +191,9 @@ class Kubelets:
     def _end(self, pod: Object, container: Container) -> None:
         if container.kill_at_s is None:
             container.kill_at_s = time.monotonic() + pod["metadata"]["deletionGracePeriodSeconds"]
-            container.signal(signal.SIGTERM)
+            container.terminate()
         if time.monotonic() >= container.kill_at_s:
-            container.signal(signal.SIGKILL)
+            container.kill()
 
     def _start(self, pod: Object) -> None:
         [description] = pod["spec"]["containers"]
@@ -172,8 +204,6 @@ class Kubelets:
         except NotStarted as error:
             self.log_of(pod).touch()
             report_end(self._store, pod, 128, "StartError", str(error))
-        else:
-            report_running(self._store, pod)
 
     def _spawn(self, pod: Object, description: Object) -> Container:
         image = self.images.get(description["image"])
@@ -187,20 +217,24 @@ class Kubelets:
         mounts = [str(path) for pair in self._mounts(pod, description) for path in pair]
         hosts = self._hosts_of(pod)
         hosts.touch()
+        is_shared = pod["spec"].get("shareProcessNamespace", False)
         words = [
             str(hosts),
             pod["spec"].get("hostname", name_of(pod)),
             *mounts,
             "--",
             description.get("workingDir", "/"),
+            _SHARED if is_shared else _ALONE,
         ]
         unshare = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--uts"]
+        started, held = os.pipe()
         with self.log_of(pod).open("ab") as log:
             process = subprocess.Popen(
                 [*unshare, "sh", "-ec", _ENTER, "sh", *words, *command],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=environment, stdin=held, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        return Container(process)
+        os.close(held)
+        return Container(process, open(started, "rb", buffering=0), is_process_1=not is_shared)  # noqa: PTH123
 
     def _environment(self, pod: Object, description: Object) -> dict[str, str]:
         if "podIP" not in pod["status"]:
