@@ -36,11 +36,11 @@ from pydantic import BaseModel, ConfigDict
 from assay.base.clock import SystemClock, utc_text
 from assay.base.errors import StoreError
 from assay.base.units import number_of
+from assay.elastic.nodes.connection import link_key
 from assay.store.objects import FolderStore
 
 NAMESPACE = "assay"
-STOP_FILE, STATE_FILE = "stop", "state.json"
-"""Files among the logs: whoever asks a run to stop writes the one, its driver the other."""
+STATE_FILE = "state.json"
 LOOK_S = 2.0
 """Seconds between looks at the nodes of the cluster."""
 RETRY_S = 5.0
@@ -205,6 +205,8 @@ class Driver:
         try:
             self._id = ray.get_runtime_context().get_actor_id()
             self._find_nodes()
+            if not self._nodes:
+                link_key(Path(self._plan.run_dir), fresh=True)  # now, so that no node has to wait for it
             self._group = _placement_group(self._plan)
             self._group.wait(LOOK_S)
             while not self._is_over():
@@ -233,7 +235,7 @@ class Driver:
 
     def _is_over(self) -> bool:
         """Return whether no node is left of a run that is finished or stopped."""
-        if not self._ending and (self._plan.logs() / STOP_FILE).exists():
+        if not self._ending and stop_file(self._plan.logs(), self._id).exists():
             self._ending = "asked to stop"
         return bool(self._ending or self._is_finished) and not self._nodes
 
@@ -370,6 +372,11 @@ class Driver:
         self._last_note = text
         with (self._plan.logs() / "driver.log").open("a") as log:
             log.write(f"{utc_text(self._clock.now_s())} {text}\n")
+
+
+def stop_file(logs: Path, driver_id: str) -> Path:
+    """Return the file that asks a driver to stop; it is found by a restarted driver, too."""
+    return logs / f"stop-{driver_id}"
 
 
 def missing_room(plan: RayPlan) -> str:

@@ -19,11 +19,10 @@ from pydantic import NonNegativeInt, ValidationError, field_validator
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
-from assay.elastic.nodes.connection import link_key
 from assay.elastic.workers import Workers
 from assay.launchers.guards import hosts_left_out
 from assay.launchers.launcher import LaunchState, SchedulerConfig
-from assay.launchers.ray.driver import STATE_FILE, STOP_FILE, DriverState, RayPlan
+from assay.launchers.ray.driver import STATE_FILE, DriverState, RayPlan, stop_file
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -102,9 +101,7 @@ class RayLauncher:
         """
         plan = _plan(self._home, run, self._config, world_size=world_size, options=self._options)
         plan.logs().mkdir(parents=True, exist_ok=True)
-        (plan.logs() / STOP_FILE).unlink(missing_ok=True)
-        link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
-        known = [launch.process.partition("@")[0] for launch in saved_launches(run) if launch.launcher == "ray"]
+        known = [_driver_id(launch) for launch in saved_launches(run) if launch.launcher == "ray"]
         started = _ask(
             "start",
             self._config.ray_address,
@@ -149,12 +146,16 @@ def _written_state(launch: Launch) -> DriverState | None:
     except (OSError, ValidationError):
         return None
     is_current = written.state == "ended" or SystemClock().now_s() - written.at_s < FRESH_S
-    return written if written.id == launch.process.partition("@")[0] and is_current else None
+    return written if written.id == _driver_id(launch) and is_current else None
+
+
+def _driver_id(launch: Launch) -> str:
+    return launch.process.partition("@")[0]
 
 
 def stop(launch: Launch) -> None:
     """Ask the driver, by a file that it looks for, to let all nodes commit and exit."""
-    Path(launch.log).with_name(STOP_FILE).touch()
+    stop_file(Path(launch.log).parent, _driver_id(launch)).touch()
 
 
 def kill(launch: Launch) -> None:
@@ -189,8 +190,7 @@ def _plan(home: Home, run: Run, config: RayConfig, *, world_size: int, options: 
 
 
 def _ask_driver(verb: str, launch: Launch) -> dict[str, Any]:
-    actor_id, _, address = launch.process.partition("@")
-    return _ask(verb, address, name=launch.job, actor_id=actor_id)
+    return _ask(verb, launch.process.partition("@")[2], name=launch.job, actor_id=_driver_id(launch))
 
 
 def _ask(verb: str, cluster: str | None, **request: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, NotInstalledError
 from assay.cli.main import cli
 from assay.launchers.ray import driver, launcher
-from assay.launchers.ray.driver import MAX_FAILURES, SETTLED_S, Driver, DriverState, RayPlan
+from assay.launchers.ray.driver import MAX_FAILURES, SETTLED_S, Driver, DriverState, RayPlan, stop_file
 from assay.launchers.ray.launcher import FRESH_S, RayConfig, check, job_text
 from assay.records.launch import Launch
 from assay.records.run import Run
@@ -168,5 +168,8 @@ def test_a_node_that_is_not_needed_is_left_out_when_it_fails(quiet_driver: Drive
 
 def test_a_file_stops_a_driver_that_nobody_reaches(quiet_driver: Driver) -> None:
     assert not quiet_driver._is_over()
-    (quiet_driver._plan.logs() / driver.STOP_FILE).touch()
+    quiet_driver._id = "this"
+    stop_file(quiet_driver._plan.logs(), "another").touch()
+    assert not quiet_driver._is_over()
+    stop_file(quiet_driver._plan.logs(), "this").touch()
     assert quiet_driver._is_over()
