@@ -98,10 +98,10 @@ def join_on_slurm(run: Run) -> str:
     return output.rsplit("scancel ", 1)[1].strip()
 
 
-def started(run: Run, folder: Path) -> tuple[CommitLog, str]:
+def started(run: Run, folder: Path, slow: str = SLOW) -> tuple[CommitLog, str]:
     """The log of a run that has made a commit on two nodes, and its job."""
     log, plan = CommitLog(open_store(run.store_url)), folder / "faults.yaml"
-    plan.write_text(SLOW)
+    plan.write_text(slow)
     config = SlurmConfig(nodes=2, partition="low")
     job = SlurmLauncher(Home.from_environment(), config, (f"--faults={plan}",)).start(run, world_size=2).job
     wait_until(log.commits, "a first commit")
@@ -180,10 +180,6 @@ def test_where_all_nodes_are_drained_the_job_goes_back_into_the_queue(
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def supervisor(run: Run, node: int) -> int:
     """The process of a node's supervisor."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -201,18 +197,23 @@ def family(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "whole_node", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.soak)]
+    ("node", "whole_node"),
+    [
+        pytest.param(0, False, marks=pytest.mark.slow),
+        pytest.param(0, True, marks=pytest.mark.soak),
+        pytest.param(1, True, marks=pytest.mark.soak),
+    ],
 )
-def test_where_the_lead_is_killed_another_leads_on_in_the_same_job(
-    slurm: SlurmCluster, new_tiny_run, undisturbed: str, tmp_path: Path, whole_node: bool
+def test_where_a_node_is_killed_the_lead_or_another_one_the_others_go_on_in_the_same_job(
+    slurm: SlurmCluster, new_tiny_run, undisturbed: str, tmp_path: Path, node: int, whole_node: bool
 ) -> None:
     run = new_tiny_run(trainer__epochs=EPOCHS)
-    log, job = started(run, tmp_path)
-    leader = supervisor(run, 0)
-    for pid in family(parent(leader)) if whole_node else [leader]:
+    log, job = started(run, tmp_path, "faults: [{type: slow, step: 1, extra_s: 0.4}]")
+    victim = supervisor(run, node)
+    for pid in family(victim) if whole_node else [victim]:
         os.kill(pid, signal.SIGKILL)
     killed_s = time.time()
-    wait_until(has_started(run, 2), "an attempt that another node leads")
+    wait_until(has_started(run, 2), "an attempt on the node that is left")
     assert attempts(run)[1].started_s - killed_s < 15
     assert ended(slurm, job) == ("COMPLETED", "0"), words_of(run, job)
     assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [(2, "killed"), (1, "succeeded")]

@@ -11,7 +11,6 @@
        | -- stopped -------------------> |
        | -- leave ---------------------> |   this node got SIGTERM: commit, then continue without it
        | <-- Dismiss ------------------- |   the follower may exit
-       | <-- leave --------------------- |   the leader exits; another node may lead
        | <-- RunEnded ------------------ |   all nodes exit
 
 A connection is used instead of files in the run's folder because its end shows that a node is gone, and because a
@@ -124,7 +123,7 @@ class Notice(_Message):
     """A message without contents.
 
     From the leader: `stop` makes the follower kill its ranks, `alive` says that the leader's process runs. From a
-    follower: `stopped` says that none of its ranks is left. `leave` says that the sender was asked to stop.
+    follower: `stopped` says that none of its ranks is left, `leave` that it was asked to stop.
     """
 
     type: Literal["stop", "stopped", "leave", "alive"]

@@ -95,7 +95,7 @@ class Follower:
                 raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
             return "left"
         except LinkLost:
-            return "left" if self._stop_requested else "no leader"
+            return "no leader"
         finally:
             self._stop_ranks()
             self._link.close()
@@ -161,8 +161,6 @@ class Follower:
         elif message.type == "stop":
             self._stop_ranks()
             self._link.send(Notice(type="stopped"))
-        elif message.type == "leave":
-            raise LinkLost("the leader leaves the run")
 
     def _start(self, message: Start) -> None:
         ranks = range(message.first_rank, message.first_rank + message.num_ranks)

@@ -306,7 +306,12 @@ class NodeGroup:
 
         Waits until they have closed their links: closing this end first could lose the message.
         """
-        self._tell(RunEnded(exit_code=exit_code, reason=reason))
+        self._admit()
+        for node, peer in list(self._peers.items()):
+            try:
+                peer.link.send(RunEnded(exit_code=exit_code, reason=reason))
+            except LinkLost:
+                self.lose(node)
         deadline_s = self._clock.monotonic_s() + END_S
         for peer in self._peers.values():
             with contextlib.suppress(LinkLost):
@@ -314,22 +319,14 @@ class NodeGroup:
                     peer.link.receive(POLL_S)
 
     def close(self) -> None:
-        """Accept no more nodes, and tell those that are left that this node leads no longer."""
+        """Lead no longer: the nodes that are left notice it by the end of their links."""
         run_dir = Path(self._run.run_dir)
         if read_leader(run_dir) == self._address:
             (run_dir / LEADER_FILE).unlink(missing_ok=True)
         self._server.close()
-        self._tell(Notice(type="leave"))
+        self._admit()
         for peer in self._peers.values():
             peer.link.close()
-
-    def _tell(self, message: Message) -> None:
-        self._admit()
-        for node, peer in list(self._peers.items()):
-            try:
-                peer.link.send(message)
-            except LinkLost:
-                self.lose(node)
 
 
 def _answers(leader: LeaderAddress, key: bytes) -> bool:

@@ -132,7 +132,7 @@ class NodeServer:
     def _greet(self, accepted: socket.socket) -> None:
         link = accept_link(accepted, self._key)
         hello = link.first(INTRODUCTION_S) if link else None
-        if link is not None and isinstance(hello, Hello):
+        if link is not None and isinstance(hello, Hello) and self._is_open:
             with self._links_lock:
                 self._links.add(link)
             about = (hello.host, hello.processor, hello.code_version, hello.environment, hello.node)

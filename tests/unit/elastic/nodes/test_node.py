@@ -1,0 +1,188 @@
+"""Whom a node follows, and when it leads."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.elastic.nodes import group as group_module
+from assay.elastic.nodes import node as node_module
+from assay.elastic.nodes.connection import Message, RunEnded, link_key
+from assay.elastic.nodes.node import FENCED_S, LENT_S, RunNode, own_address
+from assay.elastic.nodes.server import LEADER_FILE, LeaderAddress, NodeServer
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
+
+FINISHED = RunEnded(exit_code=0)
+
+
+class Clock:
+    """Time goes by only while a node sleeps."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.wakes: Callable[[], None] = lambda: None
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.at_s += seconds
+        self.wakes()
+
+
+@pytest.fixture
+def clock(run: Run, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The run's folder is there, and nothing of this process changes."""
+    Path(run.run_dir).mkdir()
+    nothing = dict.fromkeys(("signal", "pthread_sigmask"), lambda *_: None)
+    monkeypatch.setattr(node_module, "signal", SimpleNamespace(**nothing, SIGTERM=15, SIG_BLOCK=0))
+    for module in (node_module, group_module):
+        monkeypatch.setattr(module, "fork_context", lambda: None)
+    monkeypatch.setattr(node_module, "ASK_S", 0.3)
+    return Clock()
+
+
+def node_of(run: Run, clock: Clock, index: int | None, **options) -> RunNode:
+    return RunNode(run, index=index, clock=clock, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def leader(run: Run, *messages: Message, is_named: bool = True) -> Iterator[int]:
+    """A leader that says this to whoever comes; its port."""
+    with closing(NodeServer("127.0.0.1", 0, link_key(Path(run.run_dir)))) as server:
+        if is_named:
+            name_leader(run, server.port)
+        is_over = threading.Event()
+
+        def speak() -> None:
+            while not is_over.wait(0.01):
+                if (peer := server.next_peer()) is not None:
+                    for message in messages:
+                        peer.link.send(message)
+                    peer.link.close()
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        yield server.port
+        is_over.set()
+        thread.join()
+
+
+def name_leader(run: Run, port: int) -> None:
+    address = LeaderAddress(host="127.0.0.1", port=port, ranks_per_node=1)
+    Path(run.run_dir, LEADER_FILE).write_text(address.model_dump_json())
+
+
+def test_without_a_leader_nodes_lead_one_after_another_and_the_last_of_64_soon(run: Run, clock: Clock) -> None:
+    waits_s = []
+    for index in range(64):
+        clock.at_s = 0.0
+        assert node_of(run, clock, index).next_role() == "leads"
+        waits_s.append(clock.at_s)
+    assert waits_s[0] == 0.0 and waits_s[1] == pytest.approx(1.0, abs=0.21) and waits_s[63] < 8.3
+    assert waits_s == sorted(waits_s)
+
+
+@pytest.mark.parametrize(("index", "wait_s"), [(9, 0.0), (12, 1.0), (3, 3**0.5)])
+def test_who_is_left_of_a_leaders_nodes_leads_in_their_order(run: Run, clock: Clock, index: int, wait_s: float) -> None:
+    node = node_of(run, clock, index)
+    node._others = (9, 12, 30)
+    assert node.next_role() == "leads"
+    assert clock.at_s == pytest.approx(wait_s, abs=0.21)
+
+
+def test_a_leader_that_the_folder_names_is_followed_and_so_is_one_that_the_command_names(
+    run: Run, clock: Clock
+) -> None:
+    heard = []
+    with leader(run, FINISHED):
+        assert node_of(run, clock, 0).next_role(lambda: heard.append(True)) == "finished"
+    Path(run.run_dir, LEADER_FILE).unlink()
+    with leader(run, FINISHED, is_named=False) as port:
+        assert node_of(run, clock, 0, leader=f"127.0.0.1:{port}").next_role() == "finished"
+    assert heard == [True] and clock.at_s == 0.0
+
+
+@pytest.mark.parametrize(("others", "expected"), [((), None), ((0,), set()), ((0, 3, 4), {3, 4})])
+def test_who_takes_over_expects_the_nodes_that_the_leader_told_it_of(
+    run: Run, clock: Clock, others: tuple[int, ...], expected: set[int] | None
+) -> None:
+    node = node_of(run, clock, 0)
+    node._others = others
+    with node.leading(CommitLog(open_store("memory:")), ranks_per_node=1, quiet_s=99.0) as group:
+        assert group._expected == expected
+        assert group.fitting(1) == 1 and (group.fitting(9) == 1) == (expected == set())
+
+
+def test_who_has_lost_its_leader_leads_when_its_turn_has_come(run: Run, clock: Clock) -> None:
+    node = node_of(run, clock, 1)
+    with leader(run):
+        node._find_leader = once(node._find_leader)  # type: ignore[method-assign]
+        assert node.next_role() == "leads"
+    assert clock.at_s == pytest.approx(1.0, abs=0.21)
+
+
+def once(function: Callable[[], object]) -> Callable[[], object]:
+    """Nothing is found from the second call on."""
+    results = iter([function])
+    return lambda: next(results, lambda: None)()
+
+
+def test_another_process_on_the_port_of_a_leader_is_not_waited_for(run: Run, clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        name_leader(run, foreign.getsockname()[1])
+        assert node_of(run, clock, 0).next_role() == "leads"
+
+
+def test_a_node_of_a_finished_run_looks_for_nobody(run: Run, clock: Clock) -> None:
+    with leader(run, RunEnded(exit_code=75)):
+        assert node_of(run, clock, 0, is_finished=lambda: True).next_role() == "finished"
+
+
+def test_a_node_that_is_asked_to_stop_while_it_waits_for_its_turn_does_not_lead(run: Run, clock: Clock) -> None:
+    node = node_of(run, clock, 4)
+    clock.wakes = node._request_stop
+    assert node.next_role() == "left"
+    stopped = node_of(run, clock, 0)
+    node_module.signal.pthread_sigmask = lambda *_: stopped._request_stop()  # the last moment
+    assert stopped.next_role() == "left"
+
+
+def test_a_lent_node_leaves_when_no_leader_has_answered_for_a_while(run: Run, clock: Clock) -> None:
+    notes: list[str] = []
+    assert node_of(run, clock, None, notify=notes.append).next_role() == "left"
+    assert clock.at_s == pytest.approx(LENT_S, abs=0.21) and "no leader answered for 60 s" in notes[0]
+
+
+def test_a_leader_that_was_fenced_looks_longer_for_the_one_that_fenced_it(run: Run, clock: Clock) -> None:
+    node = node_of(run, clock, 0)
+    node.was_fenced()
+    assert node.next_role() == "leads"
+    assert clock.at_s == pytest.approx(FENCED_S, abs=0.21)
+
+
+def test_nodes_of_a_run_try_one_port_first(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = {node_of(run, clock, index)._port for index in (0, 1)}
+    other = node_of(run.model_copy(update={"run_id": "other"}), clock, 0)._port
+    assert len(ports | {other}) == 2 and all(20_000 <= port < 32_000 for port in (*ports, other))
+    monkeypatch.setenv("ASSAY_LINK_PORT", "7")
+    assert node_of(run, clock, 0, leader="n0")._port == 7
+    assert node_of(run, clock, 0, leader="n0:8")._port == 8
+    for wrong in ("n0:x", "n0:65536", "n0:-1"):
+        with pytest.raises(ConfigError, match="expected a number below 65536"):
+            node_of(run, clock, 0, leader=wrong)
+
+
+def test_the_address_of_a_node_is_the_one_on_its_way_to_the_leader() -> None:
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("no.such.host.invalid") == own_address(None)
