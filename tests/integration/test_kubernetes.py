@@ -240,6 +240,22 @@ def test_an_image_that_is_not_there_or_has_no_assay_is_named_while_the_job_waits
     cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to go", timeout_s=20)
 
 
+def test_a_quota_that_never_holds_the_fewest_nodes_is_named_before_anything_starts(
+    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
+) -> None:
+    set_quota(cluster, pods=1)
+    cluster.wait_until(
+        lambda: "status" in cluster.request("GET", "/api/v1/namespaces/default/resourcequotas/team"), "the quota"
+    )
+    run = new_tiny_run()
+    with pytest.raises(ConfigError, match=r"needs 2 pods of .*quota of namespace 'default' holds 1 \(team: .*pods"):
+        launcher_of(shared).start(run, world_size=2)
+    assert not services(cluster)
+    launch = launcher_of(shared, "--workers=1..2", image="none:1").start(run, world_size=2)
+    assert state_of(launch) == "queued"
+    kill(launch)
+
+
 def set_quota(cluster: KubernetesCluster, pods: int) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}}
     path = "/api/v1/namespaces/default/resourcequotas"

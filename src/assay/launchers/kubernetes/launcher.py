@@ -28,6 +28,7 @@ from assay.launchers.kubernetes.job import (
     run_key,
     sized,
 )
+from assay.launchers.kubernetes.quota import room
 from assay.launchers.launcher import LaunchState
 from assay.records.launch import Launch
 from assay.records.run import Run
@@ -65,6 +66,7 @@ class KubernetesLauncher:
             self._home, run, self._config, name=name, world_size=world_size, options=self._options
         )
         if (created := self._unrecorded_job(cluster, run, name)) is None:
+            _check_quota(cluster, run, job)
             link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
             created = _create(cluster, run, job)
         _create_service(cluster, service, created)
@@ -102,6 +104,20 @@ class KubernetesLauncher:
 
 
 CONFIG, LAUNCHER = KubernetesConfig, KubernetesLauncher
+
+
+def _check_quota(cluster: ApiServer, run: Run, job: Object) -> None:
+    """Raise `ConfigError` if the namespace's quotas never hold the fewest nodes; if they do later, the Job waits."""
+    path = f"/api/v1/namespaces/{job['metadata']['namespace']}/resourcequotas"
+    quotas = (_find_if_allowed(cluster, path) or {}).get("items", [])
+    pod, fewest = job["spec"]["template"]["spec"], int(job["metadata"]["annotations"][FEWEST_NODES])
+    if (most := room(quotas, pod, is_empty=True)) < fewest:
+        limits = "; ".join(f"{quota['metadata']['name']}: {quota['status']['hard']}" for quota in quotas)
+        raise ConfigError(
+            f"run {run.run_id} needs {fewest} pods of {pod['containers'][0]['resources']}, and the quota of namespace "
+            f"'{job['metadata']['namespace']}' holds {most:.0f} ({limits}). Nothing was started: resume the run with "
+            "fewer --workers or --nodes, or with a range of --workers."
+        )
 
 
 def _create(cluster: ApiServer, run: Run, job: Object) -> Object:

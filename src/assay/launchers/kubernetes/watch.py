@@ -10,8 +10,6 @@ join the run, and pods of the highest indexes leave it; its weights do not depen
 
 import itertools
 import json
-import math
-import re
 import signal
 import ssl
 import sys
@@ -35,6 +33,7 @@ from assay.launchers.kubernetes.job import (
     pods_path,
     sized,
 )
+from assay.launchers.kubernetes.quota import room
 from assay.records.goodput import useful_share
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
@@ -48,8 +47,6 @@ LOOKS_TO_SHOW = 6
 """Progress is shown at every n-th look: an annotation is a write for the API server."""
 STATUS_URL, STATUS_CA, STATUS_TOKEN = (f"KUBEFLOW_TRAINER_SERVER_{name}" for name in ("URL", "CA_CERT", "TOKEN"))
 """Variables that Kubeflow's Trainer sets in a pod of a TrainJob, if its status server is on."""
-
-_SUFFIXES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @contextmanager
@@ -127,41 +124,10 @@ def target_size(job: Object, pods: Sequence[Object], quotas: Sequence[Object]) -
         gates = job["spec"]["template"]["spec"].get("schedulingGates", [])
         num_running = sum(pod["status"]["phase"] == "Running" for pod in living)
         return min(size + 1, most) if {"name": ELASTIC} in gates and num_running >= size else size
-    room = min((_room(quota, job["spec"]["template"]["spec"]) for quota in quotas), default=math.inf)
-    if room < 0:
-        return min(size, max(fewest, len(living) + math.floor(room)))
-    return int(min(most, max(size, len(living) + room)))
-
-
-def _room(quota: Object, pod: Object) -> float:
-    """Return how many more pods fit into a quota; negative if too many are there."""
-    charged = {"pods": 1.0, "count/pods": 1.0}
-    for kind in ("requests", "limits"):
-        amounts: dict[str, float] = {}
-        for container in pod["containers"]:
-            for name, amount in container.get("resources", {}).get(kind, {}).items():
-                amounts[name] = amounts.get(name, 0.0) + quantity(amount)
-        charged |= {f"{kind}.{name}": amount for name, amount in amounts.items()}
-        if kind == "requests":
-            charged |= {name: amounts[name] for name in ("cpu", "memory") if name in amounts}
-    status = quota.get("status", {})
-    hard, used = status.get("hard", {}), status.get("used", {})
-    rooms = [
-        (quantity(hard[name]) - quantity(used.get(name, "0"))) / amount
-        for name, amount in charged.items()
-        if name in hard and amount
-    ]
-    return math.floor(min(rooms, default=math.inf) + 1e-9) if rooms else math.inf
-
-
-def quantity(text: str | float) -> float:
-    """Return an amount of the API as a number, e.g. 0.5 for `500m`. Raises `ValueError` for another form."""
-    if (found := re.fullmatch(r"([\d.]+(?:[eE]\d+)?)([A-Za-z]*)", str(text))) is None or found[2] not in {
-        "",
-        *_SUFFIXES,
-    }:
-        raise ValueError(f"{text!r} is not an amount")
-    return float(found[1]) * _SUFFIXES.get(found[2], 1.0)
+    num_more = room(quotas, job["spec"]["template"]["spec"])
+    if num_more < 0:
+        return min(size, max(fewest, len(living) + int(num_more)))
+    return int(min(most, max(size, len(living) + num_more)))
 
 
 def progress_of(run: Run, log: CommitLog) -> dict[str, str]:

@@ -11,7 +11,8 @@ import pytest
 
 from assay.launchers.kubernetes import watch
 from assay.launchers.kubernetes.client import Object
-from assay.launchers.kubernetes.watch import quantity, target_size, watching_job
+from assay.launchers.kubernetes.quota import quantity
+from assay.launchers.kubernetes.watch import target_size, watching_job
 from assay.records.run import Run
 from assay.training.recipe import recipe_sha256
 from kubernetes_cluster.cluster import KubernetesCluster
