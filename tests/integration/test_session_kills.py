@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,14 +52,14 @@ class Service:
     """A server and a worker."""
 
     def __init__(self, folder: Path) -> None:
-        models, home = write_models(folder / "models", method="supervised"), folder / "home"
-        home.mkdir()
+        models, self.home = write_models(folder / "models", method="supervised"), folder / "home"
+        self.home.mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.server = Killable(["serve", "--models", str(models), "--port", str(port)], home)
-        self.worker = Killable(["serve", "sessions", "--lease", str(LEASE_S)], home)
+        self.server = Killable(["serve", "--models", str(models), "--port", str(port)], self.home)
+        self.worker = Killable(["serve", "sessions", "--lease", str(LEASE_S)], self.home)
         while True:  # the SDK waits up to half a minute for a server that is not there yet
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
@@ -99,3 +100,18 @@ def test_a_client_cannot_tell_that_server_and_worker_were_killed(service, loop, 
         verdicts = [judge(loop, fault) for fault in faults]
     assert [item.verdict for item in verdicts] == ["held"] * len(faults), table(verdicts)
     assert service.worker.num_kills + service.server.num_kills >= len(faults)
+    service.worker.kill(signal.SIGTERM)
+    sessions = newest_states(service.home / "api" / "session-data")
+    assert len(sessions) == 1 + len(faults)
+    assert all(states == sessions[0] for states in sessions), sessions
+
+
+def newest_states(folder: Path) -> list[dict[str, str]]:
+    """Of each session: the digest of each model's last stored state, weights and moments, and of what it saved."""
+    found = []
+    for session in folder.iterdir():
+        files = sorted(session.glob("train/*/commits/*"))[-1:] + sorted(session.glob("train/*/[ts]*/*"))
+        digests = {str(file.relative_to(session)): sha256(file.read_bytes()).hexdigest() for file in files}
+        assert any("/commits/" in name for name in digests), "SIGTERM stored nothing"
+        found.append(digests)
+    return found
