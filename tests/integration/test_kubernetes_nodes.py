@@ -32,7 +32,7 @@ TAKE_OVER_S = 30.0
 
 
 class OnKubernetes(NamedTuple):
-    """A run on two pods of a cluster, each on a node of its own, and one node more."""
+    """A run on pods of a cluster, each on a node of its own, and one node more."""
 
     cluster: KubernetesCluster
     run: Run
@@ -61,6 +61,15 @@ class OnKubernetes(NamedTuple):
         )
         return time.monotonic() - began_s
 
+    def wait_for_world_size(self, number: int) -> None:
+        """Wait for an attempt on so many workers, and a commit of it."""
+
+        def has_committed() -> bool:
+            commits, last = self.log.commits(), attempts_of(self.run)[-1:]
+            return bool(commits and last) and last[0].world_size == number and commits[-1].attempt == last[0].attempt
+
+        self._wait(has_committed, f"a commit of {number} workers", 120.0)
+
     def run_to_end(self) -> None:
         """Wait for the end of the run, and of its Job."""
         self._wait(self.log.finished, "the run's end", 240.0)
@@ -88,21 +97,21 @@ Started = Callable[..., OnKubernetes]
 
 @pytest.fixture
 def start(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, requires, new_tiny_run) -> Iterator[Started]:
-    """Start a run of two nodes on a cluster: `start(fault plan, queue_slots=2, queue="team")`."""
+    """Start a run on a cluster, a node a pod: `start(fault plan, nodes=2, queue_slots=2, queue="team")`."""
     missing = missing_part()
     requires("netns", missing is None, missing or "")
     folder = tmp_path / "cluster"
     folder.mkdir()
     with ExitStack() as running:
 
-        def start_run(faults: str, queue_slots: int | None = None, **options: object) -> OnKubernetes:
-            room = {"num_nodes": 3, "allocatable": {"pods": "1"}, "queue_slots": queue_slots}
+        def start_run(faults: str, nodes: int = 2, queue_slots: int | None = None, **options: object) -> OnKubernetes:
+            room = {"num_nodes": nodes + 1, "allocatable": {"pods": "1"}, "queue_slots": queue_slots}
             cluster = running.enter_context(cluster_with_assay(folder, shared, monkeypatch, **room))
             run = new_tiny_run()
             (plan := Path(run.run_dir) / "slow.yaml").write_text(faults)
-            config = KubernetesConfig(**options_of(shared, **options))
-            train_options = ("--workers=1..2", f"--faults={plan}")
-            launch = KubernetesLauncher(Home.from_environment(), config, train_options).start(run, world_size=2)
+            config = KubernetesConfig(**options_of(shared, nodes=nodes, **options))
+            train_options = (f"--workers=1..{nodes}", f"--faults={plan}")
+            launch = KubernetesLauncher(Home.from_environment(), config, train_options).start(run, world_size=nodes)
             return OnKubernetes(cluster, run, CommitLog(open_store(run.store_url)), launch)
 
         yield start_run
@@ -228,3 +237,14 @@ def test_a_queue_lets_a_run_grow_and_takes_its_pods_back(start: Started, undistu
 def set_slots(on: OnKubernetes, number: int) -> None:
     assert on.cluster.queue is not None
     on.cluster.queue.num_slots = number
+
+
+def test_a_job_is_scaled_to_2_to_4_and_to_3(start: Started, undisturbed: str) -> None:
+    plan = ", ".join(f"{{type: slow, attempt: {attempt}, step: 1, extra_s: 1}}" for attempt in (1, 2, 3))
+    on = start(f"faults: [{plan}]", nodes=4)
+    for size in (2, 4, 3):
+        on.cluster.scale(job_name(on.run), size)
+        on.wait_for_world_size(size)
+    on.run_to_end()
+    assert_as_if_nothing_had_happened(on, undisturbed, most_pods=6)
+    assert not on.job["status"].get("failed")
