@@ -242,7 +242,7 @@ class Node:
         """Nobody reaches the lead any more, which lives."""
         assert self.group is not None
         self.group._server.close()
-        for peer in [*self.group._peers.values(), *self.group._waiting_peers.admit()]:
+        for peer in [*self.group._peers.values(), *self.group._waiting_peers()]:
             peer.link.close()
 
 

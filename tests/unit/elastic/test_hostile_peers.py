@@ -23,11 +23,11 @@ from assay.elastic.nodes.connection import (
     MAX_MESSAGE_BYTES,
     Beats,
     Ended,
+    Exit,
     Hello,
     Link,
     LinkLost,
     Notice,
-    RunEnded,
     Start,
     accept_link,
     connect_link,
@@ -78,7 +78,7 @@ class Nobody:
 
 
 def remote(link: Link) -> _RemoteRanks:
-    peer = Peer(link, "there", HERE, "v", AROUND)
+    peer = Peer(link, Hello(node=1, host="there", processor=HERE, code_version="v", environment=AROUND))
     return _RemoteRanks(orders(world_size=4), 1, (), 1, peer, range(2, 4), Nobody(), CLOCK)
 
 
@@ -361,7 +361,7 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
             while not heard or not isinstance(heard[-1], Ended):
                 heard.append(link.receive(5.0))
             heard.append(None)
-        link.send(RunEnded(exit_code=0))
+        link.send(Exit(exit_code=0))
 
     follows(run, port, run_leader)
     events = [item.devices if isinstance(item, Beats) else "ended" for item in heard if item]

@@ -10,8 +10,7 @@
        | <-- stop ---------------------- |   kill the ranks that are left
        | -- stopped -------------------> |
        | -- leave ---------------------> |   this node got SIGTERM: commit, then continue without it
-       | <-- Dismiss ------------------- |   the follower may exit
-       | <-- RunEnded ------------------ |   all nodes exit
+       | <-- Exit(code) ---------------- |   this node leaves, or the run is over on all nodes
 
 A connection is used instead of files in the run's folder because its end shows that a node is gone, and because a
 network file system may show a new file half a minute late. Every message carries an HMAC that proves two things:
@@ -129,19 +128,11 @@ class Notice(_Message):
     type: Literal["stop", "stopped", "leave", "alive"]
 
 
-class Dismiss(_Message):
-    """The follower may exit; the run continues on the other nodes."""
+class Exit(_Message):
+    """Makes the follower exit, with 0 because the run is finished, with 75 because it leaves, or for a reason."""
 
-    type: Literal["dismiss"] = "dismiss"
-    refused: str = ""
-    """Why the leader rejected the node; empty if it did not."""
-
-
-class RunEnded(_Message):
-    """There are no more attempts: the follower exits as the leader does."""
-
-    type: Literal["run_ended"] = "run_ended"
-    exit_code: Annotated[int, Field(ge=0, lt=256)]
+    type: Literal["exit"] = "exit"
+    exit_code: Annotated[int, Field(ge=0, lt=256)] = STOPPED_EARLY
     reason: str = ""
 
 
@@ -152,7 +143,7 @@ class Ended(_Message):
     end: AttemptEnd
 
 
-Message = Hello | Start | Beats | TakeStacks | ProcessState | Signal | Notice | Dismiss | RunEnded | Ended
+Message = Hello | Start | Beats | TakeStacks | ProcessState | Signal | Notice | Exit | Ended
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 
 

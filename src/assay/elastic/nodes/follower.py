@@ -12,21 +12,20 @@ from typing import Literal
 
 from assay.base.clock import Clock
 from assay.base.code_version import code_version
-from assay.base.errors import ConfigError, TrainingError
+from assay.base.errors import TrainingError
 from assay.data.loader.lane_shares import LaneShares
 from assay.elastic.environment import environment_here
 from assay.elastic.nodes.connection import (
     STOPPED_EARLY,
     Beats,
-    Dismiss,
     Ended,
+    Exit,
     Hello,
     Link,
     LinkLost,
     Message,
     Notice,
     ProcessState,
-    RunEnded,
     Signal,
     Start,
     TakeStacks,
@@ -81,24 +80,24 @@ class Follower:
     def follow(self, waits: Callable[[], None]) -> Departure:
         """Follow the leader until the run is over, this node is dismissed, or the leader is gone.
 
-        `waits` is called once the leader has been told of this node. Raises `ConfigError` if the leader rejects
-        this node, and `TrainingError` with the leader's exit code if the run failed.
+        `waits` is called once the leader has been told of this node. Raises `TrainingError` with the leader's exit
+        code if the run failed, or if the leader rejects this node.
         """
         try:
             self._introduce()
             waits()
-            while not isinstance(message := self._next_message(), RunEnded | Dismiss):
+            while not isinstance(message := self._next_message(), Exit):
                 self._obey(message)
-            if isinstance(message, RunEnded):
-                return self._ended(message)
-            if message.refused:
-                raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
-            return "left"
         except LinkLost:
             return "no leader"
         finally:
             self._stop_ranks()
             self._link.close()
+        if message.exit_code not in (0, STOPPED_EARLY):
+            error = TrainingError(f"run {self._run.run_id}: {message.reason}")
+            error.exit_code = message.exit_code
+            raise error
+        return "left" if message.exit_code else "finished"
 
     def request_stop(self) -> None:
         """Make the ranks commit and exit. A signal handler may call this."""
@@ -184,10 +183,3 @@ class Follower:
         if self._ranks is not None:
             self._ranks.stop()
             self._ranks = None
-
-    def _ended(self, message: RunEnded) -> Departure:
-        if message.exit_code in (0, STOPPED_EARLY):
-            return "left" if message.exit_code else "finished"
-        error = TrainingError(f"run {self._run.run_id}: its leader ended it: {message.reason}")
-        error.exit_code = message.exit_code
-        raise error

@@ -31,11 +31,11 @@ from assay.elastic.fork_server import fork_context
 from assay.elastic.nodes.connection import (
     Beats,
     Ended,
+    Exit,
     LinkLost,
     Message,
     Notice,
     ProcessState,
-    RunEnded,
     Signal,
     Start,
     TakeStacks,
@@ -48,7 +48,6 @@ from assay.elastic.nodes.server import (
     LeaderAddress,
     NodeServer,
     Peer,
-    WaitingPeers,
     dismiss,
     read_leader,
     stays,
@@ -149,7 +148,10 @@ class NodeGroup:
         self._busy: set[int] = set()
         """Nodes with ranks in the current attempt. The attempt reads their messages, so `_poll_idle` must not."""
         self._server = NodeServer(bind, port, link_key(Path(run.run_dir)))
-        self._waiting_peers = WaitingPeers(self._server, self._refusal)
+        self._waiting: list[Peer] = []
+        """Nodes that have connected and wait for the next attempt."""
+        self._refusals: list[str] = []
+        """Why nodes were refused, apart from lent ones."""
         self._address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
         self._announce()
 
@@ -160,16 +162,25 @@ class NodeGroup:
     def _announce(self) -> None:
         open_store(self._run.run_dir).put(LEADER_FILE, self._address.model_dump_json().encode())
 
+    def _waiting_peers(self) -> list[Peer]:
+        """Return the nodes that wait for the next attempt. Refuses those that would compute other bits."""
+        while (peer := self._server.next_peer()) is not None:
+            if (refusal := self._refusal(peer)) is None:
+                self._waiting.append(peer)
+                continue
+            dismiss(peer, Exit(exit_code=ConfigError.exit_code, reason=refusal))
+            self._refusals += [refusal] if peer.node is not None else []
+        self._waiting = [peer for peer in self._waiting if stays(peer)]
+        return self._waiting
+
     def _refusal(self, peer: Peer) -> str | None:
-        """Return why a node cannot be admitted because it would compute other bits; None if it can."""
-        name = f"{peer.name} ({peer.host})"
         try:
-            refuse_mixed({self._name: self.processor, name: peer.processor})
+            refuse_mixed({self._name: self.processor, str(peer): peer.hello.processor})
         except ConfigError as error:
             return str(error)
-        if is_other_code(peer.code_version, own_version := code_version()):
+        if is_other_code(version := peer.hello.code_version, own_version := code_version()):
             return (
-                f"{name} has assay {peer.code_version}, and {self._name} has {own_version}, which may round "
+                f"{peer} has assay {version}, and {self._name} has {own_version}, which may round "
                 "differently: no two runs would agree. Install the same version on all nodes."
             )
         return None
@@ -194,7 +205,7 @@ class NodeGroup:
             self._announce()
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
-        return {peer.host: peer.environment for _, peer in sorted(self._peers.items())}
+        return {peer.hello.host: peer.hello.environment for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
         """Return `world_size`, or fewer if the nodes have fewer slots; 0 while more nodes are expected at once.
@@ -206,13 +217,14 @@ class NodeGroup:
         self._poll_idle()
         self._check_leadership()
         self._admit()
-        if not self._has_begun and self._expected is None and self._waiting_peers.refused:
-            raise ConfigError(f"run {self._run.run_id}: {self._waiting_peers.refused[0]}")
+        if not self._has_begun and self._expected is None and self._refusals:
+            raise ConfigError(f"run {self._run.run_id}: {self._refusals[0]}")
         room = min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
         return 0 if room < world_size and self._is_gathering() else room
 
     def _admit(self) -> None:
-        for peer in self._waiting_peers.admit():
+        admitted, self._waiting = self._waiting_peers(), []
+        for peer in admitted:
             number = peer.node
             if number is None or number == self._node:
                 number = max(FIRST_LENT, 1 + max(self._peers, default=0))
@@ -230,14 +242,14 @@ class NodeGroup:
         for node in sorted(self._peers.keys() - self._busy):
             if node in self._leaving:
                 self._leaving.remove(node)
-                dismiss(self._peers.pop(node))
+                dismiss(self._peers.pop(node), Exit())
             elif not stays(self._peers[node]):
                 self.lose(node)
 
     def room(self, world_size: int) -> int:
         """Return `world_size`, or fewer if the nodes would have fewer slots with all waiting nodes admitted."""
         self._poll_idle()
-        waiting = self._waiting_peers.waiting()
+        waiting = self._waiting_peers()
         numbers = {peer.node for peer in waiting if peer.node is not None}
         lent = sum(peer.node is None for peer in waiting)
         active_nodes = len((self._peers.keys() - self._leaving) | numbers) + lent
@@ -263,11 +275,11 @@ class NodeGroup:
         return self._names(may_lead - self._leaving)
 
     def _names(self, nodes: set[int]) -> list[str]:
-        return [f"{self._peers[node].name} ({self._peers[node].host})" for node in sorted(nodes & self._peers.keys())]
+        return [str(self._peers[node]) for node in sorted(nodes & self._peers.keys())]
 
     def hosts(self, world_size: int) -> list[str]:
         """Return the host of each rank: ranks are divided evenly over the nodes."""
-        names = [socket.gethostname(), *(peer.host for _, peer in sorted(self._peers.items()))]
+        names = [socket.gethostname(), *(peer.hello.host for _, peer in sorted(self._peers.items()))]
         shares = share_out(world_size, len(names))
         return [name for name, ranks in zip(names, shares, strict=True) for _ in ranks]
 
@@ -309,7 +321,7 @@ class NodeGroup:
         self._admit()
         for node, peer in list(self._peers.items()):
             try:
-                peer.link.send(RunEnded(exit_code=exit_code, reason=reason))
+                peer.link.send(Exit(exit_code=exit_code, reason=reason))
             except LinkLost:
                 self.lose(node)
         deadline_s = self._clock.monotonic_s() + END_S
@@ -367,9 +379,9 @@ class _RemoteRanks:
         self._attempt = orders.attempt
         self._clock = clock
         self._node = node
-        self._name = peer.name
+        self._peer = peer
         self._link = peer.link
-        self.host = peer.host
+        self.host = peer.hello.host
         self.beats = [_NO_BEAT] * len(ranks)
         self.devices = [RankDevice()] * len(ranks)
         self.process_state: str | None = None
@@ -453,7 +465,7 @@ class _RemoteRanks:
                 rank=first if first == last else None,
                 host=self.host,
                 signature="lost node",
-                text=f"{self._name} was lost with {named}: the link to its supervisor broke ({error})",
+                text=f"{self._peer.name} was lost with {named}: the link to its supervisor broke ({error})",
             )
             self.ended = AttemptEnd("killed", 0, failure=failure)
 

@@ -15,16 +15,13 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from assay.base.errors import ConfigError
-from assay.elastic.nodes.connection import Dismiss, Hello, Link, LinkLost, Port, accept_link
-from assay.records.node_environment import NodeEnvironment
-from assay.records.processor import Processor
+from assay.elastic.nodes.connection import Exit, Hello, Link, LinkLost, Port, accept_link
 
 LEADER_FILE = "lead.json"
 """File in the run's folder with the leader's address, while a run on several nodes is led."""
@@ -46,16 +43,18 @@ class Peer(NamedTuple):
     """A follower, as the leader knows it."""
 
     link: Link
-    host: str
-    processor: Processor
-    code_version: str
-    environment: NodeEnvironment
-    node: int | None = None
-    """Its index; None if it is lent."""
+    hello: Hello
+
+    @property
+    def node(self) -> int | None:
+        return self.hello.node
 
     @property
     def name(self) -> str:
         return "a lent node" if self.node is None else f"node {self.node}"
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hello.host})"
 
 
 class LeaderAddress(BaseModel):
@@ -135,48 +134,15 @@ class NodeServer:
         if link is not None and isinstance(hello, Hello) and self._is_open:
             with self._links_lock:
                 self._links.add(link)
-            about = (hello.host, hello.processor, hello.code_version, hello.environment, hello.node)
-            self._arrivals.put(Peer(link, *about))
+            self._arrivals.put(Peer(link, hello))
         elif link is not None:
             link.close()
 
 
-class WaitingPeers:
-    """Nodes that have connected and wait for the next attempt."""
-
-    def __init__(self, server: NodeServer, refusal: Callable[[Peer], str | None]) -> None:
-        """`refusal` returns why a node cannot be admitted; None if it can."""
-        self._server = server
-        self._refusal = refusal
-        self._waiting: list[Peer] = []
-        self.refused: list[str] = []
-        """Why nodes were refused, apart from lent ones."""
-
-    def waiting(self) -> list[Peer]:
-        """Return the nodes that can be admitted now, without those that are gone or were asked to stop."""
-        while (peer := self._server.next_peer()) is not None:
-            self._screen(peer)
-        self._waiting = [peer for peer in self._waiting if stays(peer)]
-        return self._waiting
-
-    def admit(self) -> list[Peer]:
-        """Return the waiting nodes and forget them: the caller owns them now."""
-        admitted, self._waiting = self.waiting(), []
-        return admitted
-
-    def _screen(self, peer: Peer) -> None:
-        if (refused := self._refusal(peer)) is None:
-            self._waiting.append(peer)
-        else:
-            dismiss(peer, refused=refused)
-            if peer.node is not None:
-                self.refused.append(refused)
-
-
-def dismiss(peer: Peer, *, refused: str = "") -> None:
-    """Tell a node to exit and close its link; `refused`: why it cannot be admitted."""
+def dismiss(peer: Peer, message: Exit) -> None:
+    """Tell a node to exit, and close its link."""
     with contextlib.suppress(LinkLost):
-        peer.link.send(Dismiss(refused=refused))
+        peer.link.send(message)
     peer.link.close()
 
 
@@ -187,7 +153,7 @@ def stays(peer: Peer) -> bool:
             if (message := peer.link.receive(0.0)) is None:
                 break
             if message.type == "leave":
-                dismiss(peer)
+                dismiss(peer, Exit())
                 return False
     except LinkLost:
         peer.link.close()

@@ -19,13 +19,12 @@ from assay.elastic.faults import NO_FAULTS
 from assay.elastic.nodes import follower as follower_module
 from assay.elastic.nodes import group as nodes_module
 from assay.elastic.nodes.connection import (
-    Dismiss,
     Ended,
+    Exit,
     Hello,
     Link,
     LinkLost,
     Notice,
-    RunEnded,
     Start,
     accept_link,
     connect_link,
@@ -263,7 +262,7 @@ def test_a_node_that_was_asked_to_stop_is_let_go_when_the_attempt_is_over(led) -
     link.send(Notice(type="leave"))
     time.sleep(0.1)
     assert group.fitting(4) == 2 and group.leaving() == []
-    assert next_message(link) == Dismiss()
+    assert next_message(link) == Exit()
     with pytest.raises(LinkLost):
         next_message(link)
 
@@ -278,7 +277,7 @@ def test_a_node_for_which_there_are_no_ranks_is_let_go_at_once(led, coming: Comi
     lent.send(Notice(type="leave"))
     link.send(Notice(type="leave"))
     until(lambda: group.room(8) == 4)
-    assert next_message(lent) == Dismiss() and next_message(link, 0.0) is None
+    assert next_message(lent) == Exit() and next_message(link, 0.0) is None
 
 
 def test_a_node_that_the_cluster_wants_back_leaves_and_one_that_is_lent_is_none_of_its_nodes(
@@ -293,7 +292,7 @@ def test_a_node_that_the_cluster_wants_back_leaves_and_one_that_is_lent_is_none_
     group.mark_drained(frozenset({1, 2}))
     assert group.leaving() == ["node 1 (b)"]
     assert group.fitting(8) == 4 and group.active_nodes() == {0}
-    assert next_message(link) == Dismiss()
+    assert next_message(link) == Exit()
 
 
 def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led, coming: Coming) -> None:
@@ -303,7 +302,7 @@ def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led
     leaves.send(Notice(type="leave"))
     breaks.close()
     until(lambda: group.room(8) == 4)
-    assert next_message(leaves) == Dismiss()
+    assert next_message(leaves) == Exit()
     assert group.fitting(8) == 4
 
 
@@ -317,7 +316,7 @@ def test_a_node_with_the_index_of_the_lead_is_another_node(led, coming: Coming) 
 def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None:
     group, first = led
     again = coming.comes(1, "b")
-    until(lambda: group.room(8) == 4 and len(group._waiting_peers.waiting()) == 1)
+    until(lambda: group.room(8) == 4 and len(group._waiting_peers()) == 1)
     assert group.fitting(8) == 4
     with pytest.raises(LinkLost):
         next_message(first)
@@ -329,8 +328,8 @@ def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Comi
     link = coming.comes(None, "c", version="0.0.1")
     output: list = []
     until(lambda: group.room(8) == 4 and (output.append(next_message(link, 0.0)) or output[-1] is not None))
-    assert isinstance(output[-1], Dismiss)
-    assert "a lent node (c) has assay 0.0.1, and node 0 (lead) has" in output[-1].refused
+    assert isinstance(output[-1], Exit) and output[-1].exit_code == 2
+    assert "a lent node (c) has assay 0.0.1, and node 0 (lead) has" in output[-1].reason
     assert group.fitting(8) == 4
 
 
@@ -358,7 +357,7 @@ def test_all_nodes_are_told_with_which_code_the_run_ends_and_the_lead_waits_unti
     until(lambda: group.room(8) == 6)
     thread = in_thread(group.end, 2, "it has other rows")
     for item in (link, waits):
-        assert next_message(item) == RunEnded(exit_code=2, reason="it has other rows")
+        assert next_message(item) == Exit(exit_code=2, reason="it has other rows")
         assert thread.is_alive()
         item.close()
     thread.join(5)
@@ -532,7 +531,7 @@ def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leave
             heard.append(link.receive(5.0))
         link.send(Notice(type="stop"))
         heard.append(link.receive(5.0))
-        link.send(Dismiss())
+        link.send(Exit())
 
     assert follows(run, port, monkeypatch, run_leader) == "left"
     kinds = [item.type for item in heard if item is not None and item.type != "beats"]
@@ -567,12 +566,12 @@ def test_a_follower_ends_as_its_lead_does(
     Path(run.run_dir).mkdir()
 
     def run_leader(link: Link, follower: Follower) -> None:
-        link.send(RunEnded(exit_code=code, reason="its rows are gone"))
+        link.send(Exit(exit_code=code, reason="its rows are gone"))
 
     if departure is not None:
         assert follows(run, port, monkeypatch, run_leader) == departure
         return
-    with pytest.raises(TrainingError, match="run r: its leader ended it: its rows are gone") as raised:
+    with pytest.raises(TrainingError, match="run r: its rows are gone") as raised:
         follows(run, port, monkeypatch, run_leader)
     assert raised.value.exit_code == code
 
@@ -581,14 +580,3 @@ def a_start() -> Start:
     attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=0, started_s=0.0, **MACHINE)
     orders = Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
     return Start(orders=orders, first_rank=1, num_ranks=1, rendezvous_port=80, nodes=(1, 5))
-
-
-def test_a_node_that_is_refused_says_why(run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path(run.run_dir).mkdir()
-
-    def run_leader(link: Link, follower: Follower) -> None:
-        link.first(5.0)
-        link.send(Dismiss(refused="it has another processor"))
-
-    with pytest.raises(ConfigError, match="run 'r': it has another processor"):
-        follows(run, port, monkeypatch, run_leader, node=None)

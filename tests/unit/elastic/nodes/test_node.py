@@ -12,14 +12,14 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.elastic.nodes import group as group_module
 from assay.elastic.nodes import node as node_module
-from assay.elastic.nodes.connection import Message, RunEnded, link_key
+from assay.elastic.nodes.connection import Exit, Message, link_key
 from assay.elastic.nodes.node import FENCED_S, LENT_S, RunNode, own_address
 from assay.elastic.nodes.server import LEADER_FILE, LeaderAddress, NodeServer
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 
-FINISHED = RunEnded(exit_code=0)
+FINISHED = Exit(exit_code=0)
 
 
 class Clock:
@@ -145,7 +145,7 @@ def test_another_process_on_the_port_of_a_leader_is_not_waited_for(run: Run, clo
 
 
 def test_a_node_of_a_finished_run_looks_for_nobody(run: Run, clock: Clock) -> None:
-    with leader(run, RunEnded(exit_code=75)):
+    with leader(run, Exit(exit_code=75)):
         assert node_of(run, clock, 0, is_finished=lambda: True).next_role() == "finished"
 
 
