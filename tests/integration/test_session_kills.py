@@ -110,7 +110,10 @@ def newest_states(folder: Path) -> list[dict[str, str]]:
     """Of each session: the digest of each model's last stored state, weights and moments, and of what it saved."""
     found = []
     for session in folder.iterdir():
-        files = sorted(session.glob("train/*/commits/*"))[-1:] + sorted(session.glob("train/*/[ts]*/*"))
+        saved = [
+            file for kind in ("training", "sampler", "captured") for file in sorted(session.glob(f"train/*/{kind}/*"))
+        ]
+        files = [*sorted(session.glob("train/*/commits/*"))[-1:], *saved]
         digests = {str(file.relative_to(session)): sha256(file.read_bytes()).hexdigest() for file in files}
         assert any("/commits/" in name for name in digests), "SIGTERM stored nothing"
         found.append(digests)

@@ -4,10 +4,11 @@ Training and sampling of all sessions take turns in one process. A session is he
 `IDLE_S` afterwards; then its models are stored and freed.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from assay.base.errors import FencedError
+from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.serving.sessions.request_log import TargetId, data_folder, waiting_samples
 from assay.serving.sessions.sessions import SessionState
 from assay.store.leased_worker import WorkUnit
@@ -17,6 +18,8 @@ from assay.workers.sessions.sampler import SamplerExecutor
 
 IDLE_S = 300.0
 """How long the models of a session without requests stay in memory."""
+DEFERRED_S = 60.0
+"""How long a session is left alone after an error that is not one request's, such as a missing base model."""
 
 
 @dataclass
@@ -34,6 +37,7 @@ class SessionHandler:
         self._tools = tools
         self._samplers = SamplerExecutor(tools)
         self._held: dict[str, _Held] = {}
+        self._deferred_until_s: dict[str, float] = {}
         self.has_executed = False
         """Whether a request was executed since the last look for work."""
         self._unanswered: dict[TargetId, int] = {}
@@ -44,6 +48,8 @@ class SessionHandler:
         sessions, self.has_executed = self._tools.sessions, False
         for session_id, state in sessions.states(sessions.open_ids()):
             held = self._held.get(session_id)
+            if self._tools.clock.monotonic_s() < self._deferred_until_s.get(session_id, 0.0):
+                continue
             is_active = held is not None and self._tools.clock.monotonic_s() - held.active_s < IDLE_S
             if self._has_request(session_id, state) or (is_active and not state.finished):
                 yield WorkUnit(session_id, data_folder(session_id), state.created.project)
@@ -56,19 +62,33 @@ class SessionHandler:
         return True
 
     def step(self, unit: WorkUnit, lease: Lease) -> None:
-        """Execute the next request of each model of a session, and some of its samples."""
+        """Execute the next request of each model of a session, and some of its samples.
+
+        An error that is not one request's leaves the session waiting, and the others as they are.
+        """
         if not lease.is_newest():
             raise FencedError(f"{unit.unit_id} was taken over by another worker.")
         held, state = self._held[unit.unit_id], self._tools.sessions.state(unit.unit_id)
         assert state is not None, "it was due"
-        executed = [self._model(held, unit.unit_id, number, state).execute_next() for number in state.models]
-        if any([*executed, self._samplers.execute_waiting(unit.unit_id)]):
+        try:
+            executed = [self._model(held, unit.unit_id, number, state).execute_next() for number in state.models]
+            executed.append(self._samplers.execute_waiting(unit.unit_id))
+        except (StoreError, NotInstalledError):
+            raise
+        except Exception as error:
+            logging.getLogger("assay.sessions").exception("%s waits", unit.unit_id)
+            self._tools.notify(f"{unit.unit_id} waits for {DEFERRED_S:.0f} s: {error}")
+            self._deferred_until_s[unit.unit_id] = self._tools.clock.monotonic_s() + DEFERRED_S
+            held.models.clear()  # what was left half done is restored
+            return
+        if any(executed):
             held.active_s, self.has_executed = self._tools.clock.monotonic_s(), True
 
     def let_go(self, unit_id: str) -> bool:
         """Store the models of a session and free them."""
-        for model in self._held.pop(unit_id).models.values():
+        for model in self._held[unit_id].models.values():
             model.commit()
+        del self._held[unit_id]
         return True
 
     def _model(self, held: _Held, session_id: str, number: int, state: SessionState) -> ModelExecutor:

@@ -37,6 +37,8 @@ from assay.workers.sessions.weights import ModelStates, StateKind, StoredState
 
 _SAVES = ("save_weights", "save_weights_for_sampler")
 """Requests that change no weights: if they have a result, what they save is durable."""
+MICRO_BATCH_TOKENS = 16_384
+"""Padded tokens of a micro-batch if the recipe has no limit: a request may have any number of datums."""
 
 
 class SessionTools(NamedTuple):
@@ -88,7 +90,8 @@ class ModelExecutor:
             self._execute_again(request, known)
         self.next_seq_id += 1
         self._redo_s += self._tools.clock.monotonic_s() - began_s
-        if self._redo_s > self._tools.commit_after_s and self._gradient_from is None:
+        # Saved weights may be deleted later, so a restart does not load them again.
+        if self._redo_s > self._tools.commit_after_s or request.kind == "load_weights":
             self.commit()
         return True
 
@@ -153,13 +156,13 @@ class ModelExecutor:
 
     def _new_trainer(self) -> SessionTrainer:
         base = base_of_model(self._model)
-        trainer = base.recipe.trainer
+        trainer, max_tokens = base.recipe.trainer, base.recipe.loader.for_evaluation().max_micro_batch_tokens
         return SessionTrainer(
             base.config,
             self._tools.ranks,
             seed=base.seed,
             num_lanes=base.recipe.loader.lanes,
-            max_micro_batch_tokens=base.recipe.loader.max_micro_batch_tokens,
+            max_micro_batch_tokens=max_tokens or MICRO_BATCH_TOKENS,
             precision=trainer.precision,
             num_threads=trainer.threads_per_rank,
         )
@@ -202,7 +205,7 @@ class ModelExecutor:
         sampler = body.sampling_session_seq_id if isinstance(body, SaveWeightsForSampler) else None
         if isinstance(body, SaveWeights) and not body.overwrite:
             self._check_free(path, seq_id)
-        num_bytes = self._store(trainer, kind, seq_id)
+        num_bytes = self._store(trainer, kind if sampler is None else "captured", seq_id)
         if sampler is not None:
             return results.captured_sampler(TargetId(self._target.session_id, "sample", sampler))
         saved = SessionCheckpoint(
@@ -226,9 +229,10 @@ class ModelExecutor:
     def _store(self, trainer: SessionTrainer, kind: StateKind, number: int) -> int:
         """Store the current state; return its bytes."""
         next_seq_id = self.next_seq_id if self._gradient_from is None else self._gradient_from
-        data = trainer.stored(with_moments=kind != "sampler")
+        has_moments = kind in ("commits", "training")
+        data = trainer.stored(with_moments=has_moments)
         self._states.put(kind, number, StoredState(next_seq_id, data))
-        if kind != "sampler":
+        if has_moments:
             self._stored_seq_id = next_seq_id
             self._redo_s = 0.0
         return len(data)

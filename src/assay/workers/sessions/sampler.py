@@ -5,6 +5,7 @@ completion is a function of the weights, the prompt, the seed and its number: wi
 request and completion. So a request that is executed again gives the same completions.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from assay.serving.tinker.bodies import Sample, SamplingSettings, read_request
 from assay.training.sessions.sampling import SamplingModel
 from assay.workers.sessions.base import SessionBase, base_of, base_of_model
 from assay.workers.sessions.model import SessionTools
-from assay.workers.sessions.weights import ModelStates, StateKind
+from assay.workers.sessions.weights import KEEP, ModelStates, StateKind
 
 MAX_MODELS = 2
 """Models that only sample, in memory at once; weights of one base and adapter shape share one."""
@@ -61,13 +62,15 @@ class SamplerExecutor:
         together = self._next_together(session_id)
         if not together:
             return False
-        weights = together[0].weights
-        model = self._model_of(weights)
+        model = self._model_of(together[0].weights)
         accepted = [waiting for waiting in together if self._is_accepted(waiting, model)]
-        rollouts = self._rollouts(accepted, model)
-        for waiting in accepted:
-            own, rollouts = rollouts[: waiting.sample.num_samples], rollouts[waiting.sample.num_samples :]
-            self._put(waiting.request, self._result_of(waiting.sample, own, model))
+        try:
+            found = self._results(accepted, model)
+        except Exception:  # some requests must not stop the others
+            logging.getLogger("assay.sessions").exception("error in samples of %s", session_id)
+            found = [Result.of_error("Internal error while the prompt was sampled.", "server")] * len(accepted)
+        for waiting, result in zip(accepted, found, strict=True):
+            self._put(waiting.request, result)
         return True
 
     def _next_together(self, session_id: str) -> list[_Waiting]:
@@ -106,14 +109,20 @@ class SamplerExecutor:
         model, kind, number = self._saved(target, sampler)
         state = self._tools.sessions.state(model.session_id)
         assert state is not None, f"{target} was created from it"
-        weights = _Weights(base_of_model(state.models[model.number]), model, kind, number)
-        return weights if ModelStates(self._tools.store, model).has(kind, number) else None
+        if ModelStates(self._tools.store, model).has(kind, number):
+            return _Weights(base_of_model(state.models[model.number]), model, kind, number)
+        if self._tools.sessions.requests(model).has_result(number):
+            raise DataError(
+                f"{target}: its weights are gone: {KEEP['captured']} newer samplers were captured, or its request "
+                "failed. Save weights under a name to sample from them later."
+            )
+        return None
 
     def _saved(self, target: TargetId, sampler: SessionSampler) -> tuple[TargetId, StateKind, int]:
         """Return where a sampler's weights are stored."""
         if sampler.path is None:
             assert sampler.model_index is not None and sampler.seq_id is not None, sampler
-            return TargetId(target.session_id, "train", sampler.model_index), "sampler", sampler.seq_id
+            return TargetId(target.session_id, "train", sampler.model_index), "captured", sampler.seq_id
         path = read_checkpoint_path(sampler.path)
         assert path is not None, f"{sampler.path} was checked"
         state = self._tools.sessions.state(path.model.session_id)
@@ -164,6 +173,14 @@ class SamplerExecutor:
             self._put(waiting.request, Result.of_error(str(error), "user"))
             return False
         return True
+
+    def _results(self, accepted: Sequence[_Waiting], model: SamplingModel) -> list[Result]:
+        """Return the result of each request."""
+        rollouts, found = self._rollouts(accepted, model), list[Result]()
+        for waiting in accepted:
+            own, rollouts = rollouts[: waiting.sample.num_samples], rollouts[waiting.sample.num_samples :]
+            found.append(self._result_of(waiting.sample, own, model))
+        return found
 
     def _rollouts(self, accepted: Sequence[_Waiting], model: SamplingModel) -> list[Rollout]:
         """Return the completions of all requests, in order."""

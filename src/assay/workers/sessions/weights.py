@@ -2,13 +2,14 @@
 
     session-data/ID/train/0/commits/0000000000000000120   before request 120: written by the worker, the newest are kept
     session-data/ID/train/0/training/0000000000000000119  weights and moments that request 119 saved
-    session-data/ID/train/0/sampler/0000000000000000117   weights that request 117 saved
+    session-data/ID/train/0/sampler/0000000000000000117   weights that request 117 saved under a name
+    session-data/ID/train/0/captured/0000000000000000115  weights of a sampler without a name; the newest are kept
 
 A state is a function of the requests before it, so it does not matter which worker wrote it.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from assay.base.digest import canonical_json, sha256_of_bytes
@@ -17,9 +18,9 @@ from assay.serving.sessions.request_log import TargetId, data_folder
 from assay.store.logs.entry import changed
 from assay.store.objects import ObjectStore
 
-StateKind = Literal["commits", "training", "sampler"]
-KEEP_COMMITS = 2
-"""If the newest is damaged, a restart begins with the one before it."""
+StateKind = Literal["commits", "training", "sampler", "captured"]
+KEEP: Mapping[StateKind, int] = {"commits": 2, "captured": 16}
+"""How many of the newest states are kept. If the newest commit is damaged, a restart begins with the one before it."""
 
 
 class StoredState(NamedTuple):
@@ -41,8 +42,8 @@ class ModelStates:
         """Make a state durable; nothing changes if it is."""
         header = {"next_seq_id": state.next_seq_id, "sha256": sha256_of_bytes(state.data)}
         self._store.put_if_absent(self._key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
-        if kind == "commits":
-            for older in self._numbers(kind)[:-KEEP_COMMITS]:
+        if kind in KEEP:
+            for older in self._numbers(kind)[: -KEEP[kind]]:
                 self._store.delete(self._key(kind, older))
 
     def get(self, kind: StateKind, number: int) -> StoredState | None:

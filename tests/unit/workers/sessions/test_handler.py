@@ -49,6 +49,31 @@ def test_a_session_is_held_while_it_is_used_stored_when_it_is_idle_and_closed_wh
     assert finished == (0, False, 5)
 
 
+def test_a_session_that_cannot_be_restored_is_let_go_and_waits(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[Any]:
+        session = RequestedSession(tmp_path, num_models=2)
+        worker, _ = worker_of(session, ranks)
+        for number in (0, 1):
+            session.create(number)
+        worker.poll()
+        worker.leave()
+        for number in (0, 1):
+            session.step(1, target=MODEL._replace(number=number))
+        damaged = f"session-data/{SESSION}/train/0/commits/{1:019d}"
+        data = session.store.get(damaged)
+        session.store.put(damaged, data.replace(b'"next_seq_id":1', b'"next_seq_id":"x"'))
+        session.store.put(f"session-data/{SESSION}/train/0/results/{'0' * 16}/000", b"{}\n")
+        worker, _ = worker_of(session, ranks)
+        before = len(session.results(MODEL._replace(number=1)))
+        for _ in range(3):
+            worker.poll()
+        return [session.notes, before, worker.num_held]
+
+    [(notes, before, held)] = on_ranks(1, served, tmp_path)
+    assert any("waits for 60 s" in note for note in notes), notes
+    assert before == 1 and held == 0
+
+
 def test_a_worker_that_was_replaced_lets_a_session_go(tmp_path: Path) -> None:
     def served(ranks: Ranks) -> list[int]:
         session = RequestedSession(tmp_path)

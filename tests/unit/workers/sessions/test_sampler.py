@@ -12,6 +12,7 @@ from assay.serving.sessions.request_log import TargetId
 from assay.serving.sessions.sessions import CheckpointPath
 from assay.serving.tinker.messages import parse_message
 from assay.workers.sessions.sampler import SamplerExecutor
+from assay.workers.sessions.weights import KEEP
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession
 
@@ -131,6 +132,27 @@ def test_stops_replace_the_end_of_text_and_an_empty_list_stops_nothing(tmp_path:
     assert len(tokens) == 12 and samples[1][0][2] is False
     first = tokens.index(tokens[4])
     assert samples[2] == [(tokens[: first + 1], samples[1][0][1][: first + 1], True)]
+
+
+def test_the_newest_samplers_without_a_name_are_kept(tmp_path: Path) -> None:
+    def sampled(ranks: Ranks) -> Any:
+        session = RequestedSession(tmp_path)
+        session.create()
+        numbers = range(1, KEEP["captured"] + 2)
+        for number in numbers:
+            session.send(number, "save_weights_for_sampler", sampling_session_seq_id=number)
+        executor = session.executor(ranks)
+        while executor.execute_next():
+            pass
+        targets = [session.sampler(number, model_index=0, seq_id=number) for number in numbers]
+        for target in targets[:2]:
+            session.sample(target, 1, PROMPT)
+        execute(session, ranks)
+        return [session.results(target)[1] for target in targets[:2]]
+
+    [(oldest, kept)] = on_ranks(1, sampled, tmp_path)
+    assert "newer samplers were captured" in json.loads(oldest)["error"]
+    assert len(parse_message("SampleResponse", kept).sequences) == 1
 
 
 def test_a_prompt_that_does_not_fit_fails_alone_and_deleted_weights_are_told(tmp_path: Path) -> None:
