@@ -34,6 +34,8 @@ from assay.store.run_results import saved_audit
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.run import plan_run, save_run
 from assay.workflows.train import train_run
+from kubernetes_cluster.cluster import missing_part
+from kubernetes_run import CLAIM, IMAGE, cluster_with_assay
 from served import write_models
 from slurm_cluster import SlurmCluster, wait_until
 
@@ -358,6 +360,39 @@ def test_a_job_on_slurm_says_what_the_scheduler_waits_for_and_comes_back_from_a_
     jobs.pause(second.id)
     wait_until(lambda: jobs.retrieve(second.id).status == "paused", "the run to leave")
     assert slurm.call("squeue", "-h") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_job_on_kubernetes_waits_while_it_is_suspended_and_a_paused_one_leaves_nothing(
+    here: Here, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, requires
+) -> None:
+    requires("netns", missing_part() is None, missing_part() or "")
+    (folder := tmp_path / "cluster").mkdir()
+    shared = tmp_path_factory.getbasetemp()
+    with cluster_with_assay(folder, shared, monkeypatch) as cluster:
+        _, sdk = here.serve()
+        here.work("--on", "kubernetes", "--image", IMAGE, "--claim", f"{CLAIM}:{shared}", "--cpu", "1")
+        jobs = sdk.fine_tuning.jobs
+        job = create(sdk, n_epochs=20)
+        wait_until(lambda: ours(jobs.retrieve(job.id))["committed_step"], "a first commit", timeout_s=180)
+        assert ours(jobs.retrieve(job.id))["where"].startswith("Kubernetes Job default/assay-ftjob-")
+        name = ours(jobs.retrieve(job.id))["where"].rpartition("/")[2]
+        cluster.suspend(name)
+        wait_until(
+            lambda: (ours(jobs.retrieve(job.id))["queue"] or {}).get("code") == "scheduler", "the cluster's word"
+        )
+        assert "is pending: the Job is suspended" in ours(jobs.retrieve(job.id))["queue"]["blocked_by"]
+        cluster.suspend(name, suspended=False)
+        wait_until(lambda: jobs.retrieve(job.id).status == "succeeded", "the end", timeout_s=300)
+        assert ours(jobs.retrieve(job.id))["weights_digest"] == undisturbed_digest(here, job.id)
+        assert len(saved_launches(here.home.run(job.id))) == 1  # the same Job all the time
+
+        second = create(sdk, n_epochs=400)
+        wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit", timeout_s=180)
+        jobs.pause(second.id)
+        wait_until(lambda: jobs.retrieve(second.id).status == "paused", "the run to leave")
+        assert [item["metadata"]["name"] for item in cluster.request("GET", "/apis/batch/v1/jobs")["items"]] == [name]
 
 
 def test_the_server_loads_nothing_that_trains() -> None:
