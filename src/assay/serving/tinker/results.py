@@ -71,7 +71,7 @@ def samples(
 ) -> Result:
     """Return the result of `sample`. A prompt's first token has no log-probability: NaN.
 
-    `top_prompt_logprobs`: at each position of the prompt, the ids of the most likely tokens and their log-probabilities.
+    `top_prompt_logprobs`: at each position of the prompt, ids of the most likely tokens and their log-probabilities.
     """
     message = new_message("SampleResponse")
     for completion in completions:

@@ -1,22 +1,32 @@
 """Routes that sample: from a base model, from saved weights, or from the weights of a model at one of its requests."""
 
-from contextlib import suppress
 from typing import Any
 
 from assay.records.session import SessionSampler
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.openai.bodies import parsed
-from assay.serving.sessions.request_log import RequestId, TargetId, read_target_id
-from assay.serving.tinker.bodies import SaveWeightsForSampler
+from assay.serving.sessions.request_log import (
+    ChangedRequestError,
+    Request,
+    RequestId,
+    RequestKind,
+    TargetId,
+    read_target_id,
+)
+from assay.serving.tinker.bodies import MAX_MODELS, NumberedBody
 from assay.serving.tinker.training import (
     TinkerCall,
     acknowledge,
+    future_of,
     model_target,
     numbered,
     saved_path,
     session_model,
     trainable_base,
 )
+
+_SAVE: RequestKind = "save_weights_for_sampler"
+_NUMBER = "sampling_session_seq_id"
 
 
 def create_sampling_session(call: TinkerCall) -> dict[str, Any]:
@@ -45,20 +55,36 @@ def create_sampling_session(call: TinkerCall) -> dict[str, Any]:
 
 
 def save_weights_for_sampler(call: TinkerCall) -> dict[str, Any]:
-    """Accept that a model's weights are saved under a name, or captured for a sampler."""
-    with suppress(ApiError):  # it is the request's result, too
-        body = parsed(SaveWeightsForSampler, call.tree)
-        if body.sampling_session_seq_id is not None:
-            target = model_target(call, body.model_id)
-            sampler = SessionSampler(
-                at_s=call.app.clock.now_s(),
-                sampler_index=body.sampling_session_seq_id,
-                base_model=session_model(call, target).base_model,
-                model_index=target.number,
-                seq_id=body.seq_id,
-            )
-            call.app.sessions.add_sampler(target.session_id, sampler)
-    return numbered(call, "save_weights_for_sampler")
+    """Accept that a model's weights are saved under a name, or captured for a sampler.
+
+    The sampler is that of the acknowledged request: the SDK counts its samplers up with each repeat.
+    """
+    body = parsed(NumberedBody, {name: call.tree.get(name) for name in NumberedBody.model_fields})
+    target = model_target(call, body.model_id)
+    log = call.app.sessions.requests(target)
+    try:
+        future = numbered(call, _SAVE)
+    except ChangedRequestError:
+        if not _is_repeat(log.request(body.seq_id), call.tree):
+            raise
+        future = future_of(RequestId(target, body.seq_id))
+    request = log.request(body.seq_id)
+    assert request is not None, "it was acknowledged"
+    number = request.json().get(_NUMBER)
+    if isinstance(number, int) and 0 <= number < MAX_MODELS:
+        sampler = SessionSampler(
+            at_s=request.at_s,
+            sampler_index=number,
+            base_model=session_model(call, target).base_model,
+            model_index=target.number,
+            seq_id=request.seq_id,
+        )
+        call.app.sessions.add_sampler(target.session_id, sampler)
+    return future
+
+
+def _is_repeat(known: Request | None, tree: dict[str, Any]) -> bool:
+    return known is not None and known.kind == _SAVE and {**known.json(), _NUMBER: 0} == {**tree, _NUMBER: 0}
 
 
 def sample(call: TinkerCall) -> dict[str, Any]:

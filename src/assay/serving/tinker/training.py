@@ -151,7 +151,12 @@ def acknowledge(
         raise _finished(target.session_id)
     body = canonical_json(call.tree).encode() if data is None else data
     log.append(seq_id, kind, content_type, body, now_s=call.app.clock.now_s())
-    return {"request_id": str(RequestId(target, seq_id)), "model_id": str(target)}
+    return future_of(RequestId(target, seq_id))
+
+
+def future_of(request_id: RequestId) -> dict[str, Any]:
+    """Return what the client asks with for the result."""
+    return {"request_id": str(request_id), "model_id": str(request_id.target)}
 
 
 def trainable_base(call: TinkerCall, name: str) -> "BaseModelFile":

@@ -85,6 +85,21 @@ def test_a_repeat_gets_the_same_future_and_another_body_is_refused(app: AppState
         assert http.post("forward_backward", content=data, headers=PROTO).status_code == status
 
 
+def test_a_repeated_capture_has_the_sampler_of_the_first_request(app: AppState, http: TestClient) -> None:
+    worker, model_id = AnsweringWorker(app.sessions), new_model(http)
+    capture = {"model_id": model_id, "seq_id": 1, "kind": "snapshot"}
+    first = post(http, "save_weights_for_sampler", **capture, sampling_session_seq_id=4)
+    for number in (4, 5):  # the SDK counts up
+        assert post(http, "save_weights_for_sampler", **capture, sampling_session_seq_id=number) == first
+    worker.answer_all()
+    session_id = model_id.split(":")[0]
+    assert result(http, first)["sampling_session_id"] == f"{session_id}:sample:4"
+    sampler = app.sessions.sampler(session_id, 4)
+    assert sampler is not None and (sampler.model_index, sampler.seq_id) == (0, 1)
+    assert app.sessions.sampler(session_id, 5) is None
+    refused(http, "save_weights_for_sampler", words="another body", model_id=model_id, seq_id=1, path="a")
+
+
 def test_chunks_are_executed_in_the_order_of_their_numbers(app: AppState, http: TestClient) -> None:
     worker, model_id = AnsweringWorker(app.sessions), new_model(http)
     for seq_id in (3, 2):
