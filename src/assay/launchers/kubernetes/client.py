@@ -24,6 +24,8 @@ Object = dict[str, Any]
 POD_CREDENTIALS = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 20.0
 MERGE_PATCH = "application/merge-patch+json"
+UNSUPPORTED = {"tls-server-name", "proxy-url", "auth-provider", "username"}
+"""Keys of a kubeconfig; urllib's own proxy variables are heeded."""
 
 
 class ApiServerError(TrainingError):
@@ -149,9 +151,16 @@ def _configured_cluster(config: Object, context: str | None, server: str | None)
     if "server" not in cluster:
         raise ConfigError(f"the kubeconfig's context '{name}' names no cluster with a server.")
     user = config["users"].get(chosen.get("user"), {})
-    tls = _tls(cluster)
+    if unsupported := sorted(UNSUPPORTED & {*cluster, *user}):
+        raise ConfigError(
+            f"the kubeconfig's context '{name}' uses {', '.join(unsupported)}, which assay does not support."
+        )
     credentials = {**user, **_printed_credentials(user)}
-    _load_client_certificate(tls, credentials)
+    try:
+        tls = _tls(cluster)
+        _load_client_certificate(tls, credentials)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the kubeconfig's context '{name}': its certificates cannot be read: {error}") from error
     return ApiServer(
         cluster["server"].rstrip("/"), chosen.get("namespace") or "default", tls, _token_reader(credentials)
     )

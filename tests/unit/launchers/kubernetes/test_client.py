@@ -78,6 +78,32 @@ def test_an_embedded_authority_is_trusted_and_no_other(config: dict[str, Any], t
         num_accounts()
 
 
+def test_a_client_certificate_is_loaded_from_a_file_or_from_data(
+    config: dict[str, Any], cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    pair = cluster.folder / "server.pem"  # has a key and its certificate
+    data = base64.b64encode(pair.read_bytes()).decode()
+    user = config["users"][0]["user"]
+    for name in ("client-certificate", "client-key"):
+        user |= {name: str(pair)}
+    write(config, tmp_path / "config")
+    assert num_accounts() == 1
+    user |= {"client-certificate-data": data, "client-key-data": data}
+    write(config, tmp_path / "config")
+    assert num_accounts() == 1
+    user["client-key-data"] = base64.b64encode(b"no key").decode()
+    write(config, tmp_path / "config")
+    with pytest.raises(ConfigError, match=r"context 'test': its certificates cannot be read"):
+        find_cluster()
+
+
+def test_what_is_not_supported_is_named(config: dict[str, Any], tmp_path: Path) -> None:
+    config["clusters"][0]["cluster"]["proxy-url"] = "http://proxy"
+    write(config, tmp_path / "config")
+    with pytest.raises(ConfigError, match="uses proxy-url, which assay does not support"):
+        find_cluster()
+
+
 def test_several_files_are_one_and_a_context_can_be_chosen(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
