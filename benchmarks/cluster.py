@@ -136,7 +136,7 @@ class Cluster:
         deadline_s = time.monotonic() + timeout_s
         for number, node in self.nodes.items():
             code = node.wait(max(1.0, deadline_s - time.monotonic()))
-            if code not in (0, -9):
+            if code not in (0, 75, -9):
                 raise RuntimeError(f"node {number} ended with exit code {code}:\n{self.words(number)}")
 
     def words(self, slot: int) -> str:
@@ -162,7 +162,7 @@ class Cluster:
         """Poll; raises where a node ends instead, or nothing comes of it."""
         deadline_s = time.monotonic() + timeout_s
         while not is_so():
-            gone = [number for number, node in self.nodes.items() if node.poll() not in (None, 0, -9)]
+            gone = [number for number, node in self.nodes.items() if node.poll() not in (None, 0, 75, -9)]
             if gone or time.monotonic() > deadline_s:
                 output = "\n".join(self.words(number) for number in gone or self.nodes)
                 raise RuntimeError(f"waited in vain; of the nodes, {gone} failed:\n{output}")

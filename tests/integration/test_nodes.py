@@ -136,6 +136,7 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
         clock=SystemClock(),
         nodes=nodes,
     ).run(2)
+    nodes.end(0)
     nodes.close()
 
     killed, lost = (attempt.failure for attempt in disturb.ended[:2])
@@ -158,6 +159,7 @@ def supervise(run: Run, nodes: NodeGroup, observer, world_size: int, **policy) -
         nodes=nodes,
     )
     last = supervisor.run(world_size)
+    nodes.end(0)
     nodes.close()
     return last
 
@@ -353,6 +355,7 @@ def test_a_rank_that_hangs_on_another_node_is_named_with_its_stacks(new_tiny_run
         clock=SystemClock(),
         nodes=nodes,
     ).run(2)
+    nodes.end(0)
     nodes.close()
 
     assert ended.ended[-1].outcome == "succeeded"

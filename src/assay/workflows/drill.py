@@ -180,7 +180,10 @@ def _nodes_of(home: Home, run: Run, scenario: Scenario, workers: int) -> Iterato
             if clock.monotonic_s() > deadline_s:
                 raise TrainingError(f"the nodes did not join within {JOIN_S:.0f} s; see {output}.")
             clock.sleep_s(0.05)
-        yield group
+        try:
+            yield group
+        finally:
+            group.end(0)
 
 
 def _run_until_done(
