@@ -260,7 +260,8 @@ def pending_reason(launch: Launch) -> str:
         field = quote(f"involvedObject.uid={job['metadata']['uid']}")
         namespace = job["metadata"]["namespace"]
         events = cluster.request("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector={field}")["items"]
-        reasons = [event["message"] for event in events[-1:] if event.get("type") == "Warning"]
+        last = sorted(events, key=lambda event: event.get("lastTimestamp") or "")[-1:]
+        reasons = [event["message"] for event in last if event.get("type") == "Warning"]
     return "; ".join(dict.fromkeys(reasons)) or "pods are being created"
 
 
