@@ -1,5 +1,6 @@
 """A stand-in of a Kubernetes cluster that takes pods and nodes away: the run ends as if nothing had happened."""
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -104,8 +105,10 @@ def start(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, require
     folder.mkdir()
     with ExitStack() as running:
 
-        def start_run(faults: str, nodes: int = 2, queue_slots: int | None = None, **options: object) -> OnKubernetes:
-            room = {"num_nodes": nodes + 1, "allocatable": {"pods": "1"}, "queue_slots": queue_slots}
+        def start_run(
+            faults: str, nodes: int = 2, queue_slots: int | None = None, scale: float = 0.05, **options: object
+        ) -> OnKubernetes:
+            room = {"num_nodes": nodes + 1, "allocatable": {"pods": "1"}, "queue_slots": queue_slots, "scale": scale}
             cluster = running.enter_context(cluster_with_assay(folder, shared, monkeypatch, **room))
             run = new_tiny_run()
             (plan := Path(run.run_dir) / "slow.yaml").write_text(faults)
@@ -248,3 +251,42 @@ def test_a_job_is_scaled_to_2_to_4_and_to_3(start: Started, undisturbed: str) ->
     on.run_to_end()
     assert_as_if_nothing_had_happened(on, undisturbed, most_pods=6)
     assert not on.job["status"].get("failed")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_to_pods_and_nodes_the_run_ends_undisturbed(
+    start: Started, undisturbed: str, seed: int
+) -> None:
+    """The seed is the order of events; when they happen depends on the machine."""
+    rng = random.Random(seed)
+    plan = ", ".join(f"{{type: slow, attempt: {attempt}, step: 1, extra_s: 0.7}}" for attempt in range(1, 30))
+    on = start(f"faults: [{plan}]", nodes=3, scale=0.005)
+    num_events = 0
+    while not on.log.finished() and num_events < 12:
+        time.sleep(rng.uniform(0, 8))
+        disturb(on, rng)
+        num_events += 1
+    on.cluster.suspend(job_name(on.run), suspended=False)
+    on.run_to_end()
+    assert_as_if_nothing_had_happened(on, undisturbed, most_pods=3 + 4 * num_events)
+
+
+def disturb(on: OnKubernetes, rng: random.Random) -> None:
+    """Do something that operators, queues and machines do."""
+    name, pods = job_name(on.run), pods_that_run(on.cluster, on.run)
+    event = rng.choice(["evict", "evict all", "memory", "node", "suspend", "resume", "scale"])
+    if event in ("suspend", "resume"):
+        on.cluster.suspend(name, suspended=event == "suspend")
+    elif event == "scale":
+        on.cluster.scale(name, rng.randint(1, 3))
+    elif pods and event == "memory":
+        on.cluster.run_out_of_memory(rng.choice(pods))
+    elif pods and event == "node":
+        node = rng.choice(pods)["spec"]["nodeName"]
+        on.cluster.kill_node(node)
+        on.cluster.remove_node(node)
+        on.cluster.add_node(f"node-{rng.getrandbits(32):x}", {"pods": "1"})
+    else:
+        for pod in pods if event == "evict all" else pods[:1]:
+            on.cluster.evict(pod)
