@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from assay.base.errors import ConfigError
+from assay.launchers.kubernetes import launcher
 from assay.launchers.kubernetes.client import Object
 from assay.launchers.kubernetes.job import KubernetesConfig
 from assay.launchers.kubernetes.launcher import check, kill, pending_reason, state, stop
@@ -146,3 +147,33 @@ def launch_of(created: Object, cluster: KubernetesCluster) -> Launch:
         run_id="r", number=1, launcher="kubernetes", job="default/run", host="h", started_by="me", started_s=0.0,
         process=f"{created['metadata']['uid']} {cluster.url}", world_size=1, log="",
     )  # fmt: skip
+
+
+class Kueue:
+    """An API server that serves these paths of one version of Kueue."""
+
+    def __init__(self, objects: dict[str, Object]) -> None:
+        self._objects = {"/apis/kueue.x-k8s.io/v1beta1": {}, **objects}
+
+    def find(self, path: str) -> Object | None:
+        return self._objects.get(path.partition("?")[0])
+
+
+QUEUES = "/apis/kueue.x-k8s.io/v1beta1/namespaces/team"
+
+
+def test_a_queue_is_looked_for_in_every_version_of_kueue() -> None:
+    served: Any = Kueue({f"{QUEUES}/localqueues/gpus": {"kind": "LocalQueue"}})
+    assert launcher._queue_warnings(served, "team", "gpus") == []
+    with refused(r"--queue cpus: namespace 'team' has no such LocalQueue"):
+        launcher._queue_warnings(served, "team", "cpus")
+
+
+def test_a_job_that_a_queue_holds_says_why_in_the_queues_words() -> None:
+    message = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu"
+    workload = {"status": {"conditions": [{"type": "QuotaReserved", "status": "False", "message": message}]}}
+    held = job(suspend=True)
+    held["metadata"] |= {"uid": "1", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
+    served: Any = Kueue({f"{QUEUES}/workloads": {"items": [workload]}})
+    assert list(launcher._suspension(served, held)) == [f"suspended by queue gpus: {message}"]
+    assert list(launcher._suspension(Kueue({}), held)) == ["suspended by queue gpus: it waits for quota"]  # type: ignore[arg-type]
