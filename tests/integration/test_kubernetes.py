@@ -40,7 +40,7 @@ def cluster(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, requires: Callable[..., None]
 ) -> Iterator[KubernetesCluster]:
     missing = missing_part()
-    requires("kubernetes", missing is None, missing)
+    requires("netns", missing is None, missing or "")
     folder = tmp_path / "cluster"
     folder.mkdir()
     with cluster_with_assay(folder, shared, monkeypatch, num_nodes=3) as started:
