@@ -98,7 +98,10 @@ class KubernetesLauncher:
             if not is_leaving:
                 _delete(cluster, name)
             if time.monotonic() > deadline_s:
-                raise TrainingError(f"Kubernetes Job {name} is being deleted, and its pods have not ended. Try later.")
+                raise TrainingError(
+                    f"Kubernetes Job {name} is being deleted, and its pods have not ended. Try later; if the node of a "
+                    "pod is dead, remove it: kubectl delete node NODE."
+                )
             time.sleep(POLL_S)
         return None
 
