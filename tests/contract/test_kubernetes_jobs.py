@@ -241,6 +241,20 @@ def test_a_success_policy_ends_the_job_with_the_first_0(plane: ControlPlane) -> 
     assert "completionTime" in done["status"]
 
 
+def test_a_pod_of_a_dead_node_keeps_a_job_that_succeeded_from_being_complete(plane: ControlPlane) -> None:
+    first, second = started(plane, successPolicy=SUCCESS_POLICY)
+    plane.nodes.silence(first["spec"]["nodeName"])
+    plane.after(40)
+    plane.after(300)
+    plane.end(second, 0)
+    plane.after(100_000)
+    assert holds(plane.job("run"), "SuccessCriteriaMet") and not holds(plane.job("run"), "Complete")
+    plane.remove_node(first["spec"]["nodeName"])
+    plane.after(0)
+    plane.after(60)
+    assert holds(plane.job("run"), "Complete")
+
+
 def test_without_a_success_policy_all_indexes_must_end_with_0(plane: ControlPlane) -> None:
     first, second = started(plane)
     plane.end(first, 0)
