@@ -195,7 +195,7 @@ class Cluster:
 
     def _train(self, node: int) -> list[str]:
         setting = self._setting
-        place = {
+        options = {
             "node": node,
             "address": self.slots[node].address,
             "lead": f"{self.slots[0].address}:{LINK_PORT}",
@@ -209,7 +209,7 @@ class Cluster:
             str(setting.workers),
             "--on",
             "nodes",
-            *(f"--{name}={value}" for name, value in place.items()),
+            *(f"--{name}={value}" for name, value in options.items()),
             *setting.options,
         ]
 

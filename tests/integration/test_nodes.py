@@ -62,9 +62,9 @@ def start_follower(start_process) -> Callable[..., subprocess.Popen]:
     def start(
         run: Run, port: int, node: int = 1, num_nodes: int = 2, options: Sequence[str] = (), **limits: str
     ) -> subprocess.Popen:
-        place = ("--on", "nodes", "--node", str(node), "--workers-per-node", "1", "--address", "127.0.0.1")
-        lead = ("--lead", f"127.0.0.1:{port}")
-        command = resume_command(run, world_size=num_nodes, options=(*place, *lead, *options))
+        location = ("--on", "nodes", "--node", str(node), "--workers-per-node", "1", "--address", "127.0.0.1")
+        leader = ("--lead", f"127.0.0.1:{port}")
+        command = resume_command(run, world_size=num_nodes, options=(*location, *leader, *options))
         return start_process(command, f"node-{node}.log", **limits)
 
     return start
@@ -414,10 +414,10 @@ def test_the_lead_is_killed_twice_and_the_next_node_leads_on_to_the_undisturbed_
     log = CommitLog(open_store(run.store_url))
     nodes = in_order(run, range(3), lambda node: slow_nodes(run, node))
     until_it_goes_on(run, log, attempt=1)
-    for lead in (0, 1):
-        nodes[lead].kill()
+    for leader in (0, 1):
+        nodes[leader].kill()
         killed_s = time.time()
-        until_it_goes_on(run, log, attempt=lead + 2)
+        until_it_goes_on(run, log, attempt=leader + 2)
         assert attempts(run)[-1].started_s - killed_s < 15
     assert [node.wait(300) for node in nodes] == [-9, -9, 0]
     assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [

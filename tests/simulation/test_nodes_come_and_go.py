@@ -39,7 +39,7 @@ from variants import slow, soaked
 
 TARGET, COMMIT_EVERY, STEP_S = 300, 20, 0.002
 NUM_EVENTS = 4
-LEAD = ("lead leaves", "lead dies", "lead is cut off")
+OF_LEADER = ("lead leaves", "lead dies", "lead is cut off")
 CLOCK = SystemClock()
 
 
@@ -187,7 +187,7 @@ class Node:
     def _live(self) -> None:
         try:
             while (role := self.node.next_role()) == "leads":
-                role = self._lead()
+                role = self._run_leader()
                 if role:
                     break
             self.role = role
@@ -198,7 +198,7 @@ class Node:
         finally:
             self.group = None
 
-    def _lead(self) -> str:
+    def _run_leader(self) -> str:
         """How this node ends; empty if another one leads."""
         log = CommitLog(self.life.world.store)
         with self.node.leading(log, ranks_per_node=1, quiet_s=0.5) as group:
@@ -298,13 +298,13 @@ class ComeAndGo:
     def _do(self) -> None:
         busy = {self.group._peers[number].node for number in self.group._busy & self.group._peers.keys()}
         followers = [node for node in self.present if node.index in busy and node is not self.leader]
-        may_lead = [node for node in followers if node.index is not None]
-        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank", *LEAD])
-        if what == "lead is cut off" and may_lead:
+        candidates = [node for node in followers if node.index is not None]
+        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank", *OF_LEADER])
+        if what == "lead is cut off" and candidates:
             self.did.append(what)
             self.leader.cut_off()
             return
-        if what in LEAD and may_lead:
+        if what in OF_LEADER and candidates:
             self.did.append(what)
             self.world.may_finish = len(self.did) >= NUM_EVENTS
             self.present.remove(self.leader)
@@ -317,12 +317,12 @@ class ComeAndGo:
             before = self.group.room(99)
             self.present.append(Node(self.run, None, self))
             until(lambda: self.group.room(99) > before)
-        if what in ("join", "kill a rank") or what in LEAD or not may_lead:
+        if what in ("join", "kill a rank") or what in OF_LEADER or not candidates:
             self.did.append(what)
             parts = self.world.lives[self.attempt.attempt].parts
             next(part for part in parts if part.ranks.start == 0).kill()
             return
-        node = self.rng.choice(may_lead)
+        node = self.rng.choice(candidates)
         self.did.append(f"{what} {node.index}")
         if what == "cut":
             self.group._peers[node.index].link.close()  # type: ignore[index]

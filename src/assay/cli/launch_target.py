@@ -89,8 +89,8 @@ _KUBERNETES = {
 _NODE = {
     "node": click.option("--node", type=click.IntRange(min=0), help="Index of this node: 0, 1, 2 and so on."),
     "address": click.option("--address", metavar="HOST", help="Where other nodes reach this one.  [found out]"),
-    "lead": click.option(
-        "--lead", metavar="HOST[:PORT]", help="Where a leader may be before the run's folder names one."
+    "leader": click.option(
+        "--lead", "leader", metavar="HOST[:PORT]", help="Where a leader may be before the run's folder names one."
     ),
     "workers_per_node": click.option(
         "--workers-per-node", type=click.IntRange(min=1), help="Maximum number of ranks of a node."
@@ -126,7 +126,7 @@ class NodeTarget(NamedTuple):
     node: int
     workers_per_node: int
     address: str | None = None
-    lead: str | None = None
+    leader: str | None = None
     wait_for_nodes_s: float = math.inf
 
 

@@ -52,4 +52,6 @@ def test_a_scheduler_does_not_once_it_is_to_rest(job: str, monkeypatch: pytest.M
     for name, value in {"NTASKS": "1", "STEP_NUM_NODES": "1", "JOB_ID": "1", "NODEID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     JobRepository(open_store(str(Home.from_environment().api)), SystemClock()).pause(job)
-    assert "which is paused. Resume it over the API" in refusal(job, "--on", "nodes", "--node", "0", "--workers-per-node", "1")
+    assert "which is paused. Resume it over the API" in refusal(
+        job, "--on", "nodes", "--node", "0", "--workers-per-node", "1"
+    )

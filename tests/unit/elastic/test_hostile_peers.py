@@ -277,14 +277,14 @@ def orders(**changes: Any) -> Orders:
     return Orders(attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=1.0)
 
 
-def follows(run: Run, port: int, lead: Callable[[Link], None]) -> None:
-    """A follower of ours, to whom `lead` speaks."""
+def follows(run: Run, port: int, speaks: Callable[[Link], None]) -> None:
+    """A follower of ours, to whom a leader `speaks`."""
     key = link_key(Path(run.run_dir))
 
     def speak() -> None:
         link = accept_link(server.accept()[0], key)
         assert link is not None
-        lead(link)
+        speaks(link)
         is_over.wait(10)
         link.close()
 

@@ -566,7 +566,7 @@ def _train_on_nodes(
         run,
         index=target.node,
         address=target.address,
-        leader=target.lead,
+        leader=target.leader,
         is_finished=lambda: is_complete(run, log),
         notify=lambda text: click.echo(text, err=True),
     )

@@ -74,7 +74,7 @@ class Follower:
         self._stop_requested = False
         self._has_announced = False
         self._heard_s = clock.monotonic_s()
-        self.may_lead: tuple[int, ...] = ()
+        self.candidates: tuple[int, ...] = ()
         """Indices of the nodes that may lead after this leader."""
 
     def follow(self, waits: Callable[[], None]) -> Departure:
@@ -172,7 +172,7 @@ class Follower:
             raise TrainingError(
                 f"run {self._run.run_id}: its leader asked for {ranks} of run '{attempt.run_id}', which is invalid."
             )
-        self.may_lead = message.nodes
+        self.candidates = message.nodes
         rendezvous = f"tcp://{self._leader_host}:{message.rendezvous_port}"
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, rendezvous)
         self._has_ended, self._reported_devices = False, ()

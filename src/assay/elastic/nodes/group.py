@@ -71,7 +71,7 @@ NUM_PORTS = 12_000
 GATHER_S = 300.0
 """Seconds without a further node after which a run that asked for a fixed number of ranks begins with fewer."""
 
-ASK_S = 5.0
+REPLY_S = 5.0
 """Seconds that the leader named in the run's folder gets to answer. A machine that lives refuses at once."""
 
 QUIET_S = 3.0
@@ -139,7 +139,7 @@ class NodeGroup:
         self._next_look_s = 0.0
         self._attempt = log.summary().attempt
         """The newest attempt that does not fence this node: its own, or the last one before it led."""
-        self._has_begun = False
+        self._has_started = False
         self._peers: dict[int, Peer] = {}
         self._leaving: set[int] = set()
         """Nodes that were asked to stop."""
@@ -200,7 +200,7 @@ class NodeGroup:
             newest = self._log.summary().attempt
             if newest > self._attempt:
                 raise FencedError(f"run {self._run.run_id}: another node has begun attempt {newest} and leads.")
-            if known is not None and not self._has_begun and _answers(known, link_key(run_dir)):
+            if known is not None and not self._has_started and _responds(known, link_key(run_dir)):
                 raise FencedError(f"run {self._run.run_id}: the node at {known.host}:{known.port} leads.")
             self._announce()
 
@@ -217,7 +217,7 @@ class NodeGroup:
         self._poll_idle()
         self._check_leadership()
         self._admit()
-        if not self._has_begun and self._expected is None and self._refusals:
+        if not self._has_started and self._expected is None and self._refusals:
             raise ConfigError(f"run {self._run.run_id}: {self._refusals[0]}")
         room = min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
         return 0 if room < world_size and self._is_gathering() else room
@@ -233,7 +233,7 @@ class NodeGroup:
             self._last_arrival_s = self._clock.monotonic_s()
 
     def _is_gathering(self) -> bool:
-        if self._has_begun or (self._expected is not None and self._expected <= self._peers.keys()):
+        if self._has_started or (self._expected is not None and self._expected <= self._peers.keys()):
             return False
         return self._clock.monotonic_s() < self._last_arrival_s + self._quiet_s
 
@@ -271,8 +271,8 @@ class NodeGroup:
 
     def staying(self) -> list[str]:
         """Return the names of the other nodes that may lead when this one has left."""
-        may_lead = {node for node, peer in self._peers.items() if peer.node is not None and stays(peer)}
-        return self._names(may_lead - self._leaving)
+        candidates = {node for node, peer in self._peers.items() if peer.node is not None and stays(peer)}
+        return self._names(candidates - self._leaving)
 
     def _names(self, nodes: set[int]) -> list[str]:
         return [str(self._peers[node]) for node in sorted(nodes & self._peers.keys())]
@@ -290,11 +290,11 @@ class NodeGroup:
         self._busy = {node for node, ranks in shares.items() if ranks}
         sizes = tuple(len(ranks) for ranks in shares.values() if ranks)
         orders = orders.model_copy(update={"nodes": sizes})
-        self._attempt, self._has_begun = orders.attempt.attempt, True
+        self._attempt, self._has_started = orders.attempt.attempt, True
         port = _free_port()
-        may_lead = tuple(sorted(self.active_nodes() - {self._node}))
+        candidates = tuple(sorted(self.active_nodes() - {self._node}))
         remote = [
-            _RemoteRanks(orders, port, may_lead, node, self._peers[node], shares[node], self, self._clock)
+            _RemoteRanks(orders, port, candidates, node, self._peers[node], shares[node], self, self._clock)
             for node in nodes[1:]
             if shares[node]
         ]
@@ -341,10 +341,10 @@ class NodeGroup:
             peer.link.close()
 
 
-def _answers(leader: LeaderAddress, key: bytes) -> bool:
+def _responds(leader: LeaderAddress, key: bytes) -> bool:
     """Return whether a leader of the run answers at an address."""
     try:
-        connect_link(leader.host, leader.port, key, timeout_s=ASK_S).close()
+        connect_link(leader.host, leader.port, key, timeout_s=REPLY_S).close()
     except LinkLost:
         return False
     return True
@@ -368,7 +368,7 @@ class _RemoteRanks:
         self,
         orders: Orders,
         rendezvous_port: int,
-        may_lead: tuple[int, ...],
+        candidates: tuple[int, ...],
         node: int,
         peer: Peer,
         ranks: range,
@@ -395,7 +395,7 @@ class _RemoteRanks:
                 first_rank=ranks.start,
                 num_ranks=len(ranks),
                 rendezvous_port=rendezvous_port,
-                nodes=may_lead,
+                nodes=candidates,
             )
         )
 

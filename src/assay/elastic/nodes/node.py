@@ -24,7 +24,7 @@ from assay.base.errors import ConfigError
 from assay.elastic.fork_server import fork_context
 from assay.elastic.nodes.connection import Link, LinkLost, connect_link, link_key
 from assay.elastic.nodes.follower import Departure, Follower
-from assay.elastic.nodes.group import ASK_S, COME_OVER_S, FIRST_PORT, NUM_PORTS, NodeGroup
+from assay.elastic.nodes.group import COME_OVER_S, FIRST_PORT, NUM_PORTS, REPLY_S, NodeGroup
 from assay.elastic.nodes.server import read_leader
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
@@ -145,7 +145,7 @@ class RunNode:
             named.append((self._leader_host, self._port))
         for host, port in named:
             try:
-                return connect_link(host, port, self._key, timeout_s=ASK_S), host
+                return connect_link(host, port, self._key, timeout_s=REPLY_S), host
             except LinkLost:
                 continue
         return None
@@ -157,7 +157,7 @@ class RunNode:
         try:
             departure = self._follower.follow(waits)
         finally:
-            self._others, self._extra_s = self._follower.may_lead, 0.0
+            self._others, self._extra_s = self._follower.candidates, 0.0
             self._follower = None
         if departure == "no leader":
             self._notify(f"run {self._run.run_id}: the leader at {host} is gone; the ranks of this node were stopped")

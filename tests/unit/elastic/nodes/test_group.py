@@ -392,7 +392,7 @@ def test_who_takes_over_waits_for_the_nodes_of_the_lead_before_and_for_no_others
 
 def begin(group: NodeGroup, number: int) -> None:
     """As `start` does, without ranks."""
-    group._attempt, group._has_begun = number, True
+    group._attempt, group._has_started = number, True
 
 
 def test_of_two_leads_the_one_that_has_begun_stays_and_the_other_one_follows(
@@ -556,7 +556,7 @@ def test_a_follower_whose_lead_is_gone_kills_its_ranks_and_knows_who_may_lead(
         link.close()
 
     assert follows(run, port, monkeypatch, run_leader) == "no leader"
-    assert stopped == [True] and followers[0].may_lead == (1, 5)
+    assert stopped == [True] and followers[0].candidates == (1, 5)
 
 
 @pytest.mark.parametrize(("code", "departure"), [(0, "finished"), (75, "left"), (1, None), (2, None)])

@@ -48,7 +48,7 @@ def clock(run: Run, monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(node_module, "signal", SimpleNamespace(**nothing, SIGTERM=15, SIG_BLOCK=0))
     for module in (node_module, group_module):
         monkeypatch.setattr(module, "fork_context", lambda: None)
-    monkeypatch.setattr(node_module, "ASK_S", 0.3)
+    monkeypatch.setattr(node_module, "REPLY_S", 0.3)
     return Clock()
 
 

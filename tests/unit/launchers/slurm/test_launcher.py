@@ -145,11 +145,11 @@ def test_a_run_that_some_node_left_and_others_finished_is_not_requeued(
 ) -> None:
     monkeypatch.setattr("assay.launchers.slurm.launcher.assay_program", lambda: str(tmp_path / "assay"))
     script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4), world_size=4)
-    asked, requeued = tmp_path / "asked", tmp_path / "requeued"
-    audit = f"echo $* >> {asked}; exit {0 if is_finished else 3}"
+    audited, requeued = tmp_path / "audited", tmp_path / "requeued"
+    audit = f"echo $* >> {audited}; exit {0 if is_finished else 3}"
     done = ran(script, tmp_path, srun=f"exit {code}", assay=audit, scontrol=f"touch {requeued}")
     assert (done.returncode, requeued.exists()) == (0, not is_finished)
-    assert not asked.exists() if code == 0 else asked.read_text() == "runs audit long --quick\n"
+    assert not audited.exists() if code == 0 else audited.read_text() == "runs audit long --quick\n"
 
 
 def test_each_task_is_a_node_that_knows_its_index_and_where_the_lead_may_be(run: Run, tmp_path: Path) -> None:
