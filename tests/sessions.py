@@ -142,6 +142,7 @@ class AnsweringWorker:
             checkpoint_type=path.checkpoint_type,
             name=path.name,
             num_bytes=1,
+            expires_s=None if body.ttl_seconds is None else request.at_s + body.ttl_seconds,
         )
         self._sessions.note_checkpoint(target.session_id, saved)
         self._saved_weights[str(path)] = self._weights[target]

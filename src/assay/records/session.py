@@ -59,6 +59,8 @@ class SessionCheckpoint(Record):
     checkpoint_type: CheckpointType
     name: str
     num_bytes: NonNegativeInt
+    expires_s: float | None = None
+    """The client needs the weights until then; None for no end."""
     user_metadata: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -23,6 +23,7 @@ MAX_SAMPLES = 1024
 SeqId = Annotated[int, Field(ge=0, le=MAX_SEQ_ID)]
 Number = Annotated[int, Field(ge=0, lt=MAX_MODELS)]
 CheckpointName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$")]
+TimeToLive = Annotated[int | None, Field(ge=3600, le=10 * 366 * 86_400)]
 UserMetadata = dict[str, Any]
 _NUMPY: dict[int, np.dtype[Any]] = {FLOAT32: np.dtype(np.float32), INT64: np.dtype(np.int64)}
 
@@ -123,6 +124,7 @@ class SaveWeights(NumberedBody):
     """`save_state`."""
 
     path: CheckpointName | None = None
+    ttl_seconds: TimeToLive = None
     overwrite: bool = False
     user_metadata: UserMetadata | None = None
     type: Literal["save_weights"] = "save_weights"
@@ -132,6 +134,7 @@ class SaveWeightsForSampler(NumberedBody):
     """`save_weights_for_sampler` with a name, or `save_weights_and_get_sampling_client` without one."""
 
     path: CheckpointName | None = None
+    ttl_seconds: TimeToLive = None
     sampling_session_seq_id: Number | None = None
     kind: Literal["snapshot"] = "snapshot"
     user_metadata: UserMetadata | None = None

@@ -82,6 +82,7 @@ def _shape(target: TargetId, saved: SessionCheckpoint) -> dict[str, Any]:
         "time": _time(saved.at_s),
         "tinker_path": str(path),
         "size_bytes": saved.num_bytes,
+        "expires_at": None if saved.expires_s is None else _time(saved.expires_s),
         "user_metadata": {name: str(value) for name, value in saved.user_metadata.items()},
     }
 

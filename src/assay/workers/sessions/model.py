@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.clock import Clock
-from assay.base.errors import AssayError, DataError, NotInstalledError, StoreError
+from assay.base.errors import AssayError, DataError, NotInstalledError, StoreError, TrainingError
 from assay.distributed.ranks import Ranks
 from assay.records.session import CheckpointType, SessionCheckpoint, SessionModel
 from assay.serving.api_error import ApiError
@@ -85,7 +85,7 @@ class ModelExecutor:
         if known is not None and known.is_error:
             self._drop_gradient_of(request)
         elif known is None:
-            self._log.put_result(request.seq_id, self._result_of(request))
+            self._publish(request, self._result_of(request))
         elif request.kind not in _SAVES:
             self._execute_again(request, known)
         self.next_seq_id += 1
@@ -100,6 +100,14 @@ class ModelExecutor:
         is_newer = self.next_seq_id > self._stored_seq_id
         if self._trainer is not None and is_newer and self._gradient_from is None:
             self._store(self._trainer, "commits", self.next_seq_id)
+
+    def _publish(self, request: Request, result: Result) -> None:
+        """Make a result visible. Raises `TrainingError` if another worker came to another one first."""
+        if not self._log.put_result(request.seq_id, result) and self._log.result(request.seq_id) != result:
+            raise TrainingError(
+                f"{self._target}: another worker has executed request {request.seq_id} with another result, which the "
+                "client has. The model is restored, and follows it."
+            )
 
     def _execute_again(self, request: Request, known: Result) -> None:
         """Execute a request that has a result, and check that it gives the same one."""
@@ -208,13 +216,15 @@ class ModelExecutor:
         num_bytes = self._store(trainer, kind if sampler is None else "captured", seq_id)
         if sampler is not None:
             return results.captured_sampler(TargetId(self._target.session_id, "sample", sampler))
+        now_s = self._tools.clock.now_s()
         saved = SessionCheckpoint(
-            at_s=self._tools.clock.now_s(),
+            at_s=now_s,
             model_index=self._target.number,
             seq_id=seq_id,
             checkpoint_type=kind,
             name=path.name,
             num_bytes=num_bytes,
+            expires_s=None if body.ttl_seconds is None else now_s + body.ttl_seconds,
             user_metadata=body.user_metadata or {},
         )
         self._tools.sessions.note_checkpoint(self._target.session_id, saved)

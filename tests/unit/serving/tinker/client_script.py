@@ -30,18 +30,20 @@ def main(url: str) -> None:
     sequences = sampler.sample(prompt=prompt, num_samples=2, sampling_params=settings).result().sequences
     assert [(item.tokens, item.stop_reason) for item in sequences] == [([1, 2], "stop")] * 2
     assert sampler.compute_logprobs(prompt).result() == [None, -1.0, -1.0]
-    path = client.save_state("a").result().path
+    path = client.save_state("a", ttl_seconds=7200).result().path
     resumed = service.create_training_client_from_state_with_optimizer(path).result()
     assert resumed.model_id.endswith(":train:1")
     message = error_of(tinker.RequestFailedError, client.save_state("../a"))
     assert "Invalid value of 'path'" in message, message
-    assert client.optim_step(types.AdamParams()).result().metrics == {"passes": 2.0}
+    assert client.optim_step(types.AdamParams()).result().metrics == {"passes": 1.0}
     message = error_of(tinker.BadRequestError, service.create_lora_training_client("other", rank=4))
     assert "no base model 'other'" in message, message
 
     rest = service.create_rest_client()
     assert rest.get_server_capabilities().result().supported_models[0].model_name == "tiny"
     assert rest.get_training_run(client.model_id).result().last_checkpoint.tinker_path == path
+    (saved,) = rest.list_checkpoints(client.model_id).result().checkpoints
+    assert (saved.expires_at - saved.time).total_seconds() == 7200
     assert rest.get_weights_info_by_tinker_path(path).result().lora_rank == 4
     rest.delete_checkpoint(client.model_id, "weights/a").result()
     assert rest.list_checkpoints(client.model_id).result().checkpoints == []

@@ -134,13 +134,13 @@ def test_an_invalid_request_of_a_model_takes_its_number_and_fails_there(app: App
         post(http, "save_weights", model_id=model_id, seq_id=1, path="../a"),
         post(http, "optim_step", model_id=model_id, seq_id=2, adam_params={"learning_rate": -1}),
         post(http, "optim_step", model_id=model_id, seq_id=3, optimizer_params={"type": "dimuon"}),
-        post(http, "save_weights", model_id=model_id, seq_id=4, path="a", ttl_seconds=3600),
+        post(http, "save_weights", model_id=model_id, seq_id=4, path="a", later_option=7),
         post(http, "load_weights", model_id=model_id, seq_id=5, path=3, optimizer=True),
         post(http, "save_weights_for_sampler", model_id=model_id, seq_id=6, sampling_session_seq_id=0, kind="inflight"),
     ]
     good = post(http, "optim_step", model_id=model_id, seq_id=7, adam_params={}, later_option=False)
     worker.answer_all()
-    params = ("path", "learning_rate", "optimizer_params", "ttl_seconds", "path", "kind")
+    params = ("path", "learning_rate", "optimizer_params", "later_option", "path", "kind")
     for future, param in zip(wrong, params, strict=True):
         failed = result(http, future)
         assert failed["category"] == "user" and param in failed["error"]
