@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from assay.base.errors import ConfigError, DamagedDataError
+from assay.base.shapes import Float
 from assay.models.causal_config import NO_PEFT, LoraConfig
 
 BASE = "base_sha256"
@@ -55,6 +56,17 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
     finally:
         for layer, before in zip(layers, was_off, strict=True):
             layer._disable_adapters = before
+
+
+def head_weight(head: Any) -> Float[Tensor, "entry width"]:
+    """Return the matrix of a language model's head, with its adapter if it has one that is on."""
+    weight: Tensor = head.weight
+    if not hasattr(head, "lora_A") or head.disable_adapters:
+        return weight
+    (adapter,) = head.lora_A
+    scale: float = head.scaling[adapter]
+    change: Tensor = head.lora_B[adapter].weight @ head.lora_A[adapter].weight
+    return weight + scale * change
 
 
 def merge_adapters(model: nn.Module) -> None:

@@ -19,6 +19,7 @@ from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.models.determinism import distinct_writes
 from assay.models.head import TokenScores, head_loss, head_scores
 from assay.models.line_attention import Borders, line_keywords
+from assay.models.lora import head_weight
 
 TOLERANCE = 1e-3
 """Largest difference, in nats, between two computations of the same logprobs; a different head exceeds it."""
@@ -73,7 +74,7 @@ class CausalNetwork(nn.Module):
         states = hidden_states(self.network.base_model, input_ids, position_ids, rows)
         states = (states if line else states[:, :-1]).flatten(0, 1)
         head = self.network.get_output_embeddings()
-        bias = getattr(head, "bias", None)
+        weight, bias = head_weight(head), getattr(head, "bias", None)
         if line is not None and line.indices is not None:
             states = states_at(states, line.indices)
         if temperature != 1.0:
@@ -81,17 +82,17 @@ class CausalNetwork(nn.Module):
         if line is not None:
             assert scored is not None
             if with_loss:
-                loss, found = head_loss(states, head.weight, bias, line.targets, scored.flatten())
+                loss, found = head_loss(states, weight, bias, line.targets, scored.flatten())
                 return loss, TokenScores(*(score * scored for score in found))
-            found = head_scores(states, head.weight, bias, line.targets)
+            found = head_scores(states, weight, bias, line.targets)
             return TokenScores(*(score * scored for score in found))
         shape = input_ids[:, 1:].shape
         targets = (input_ids[:, 1:] if targets is None else targets).flatten()
         scored_indices = None if scored is None else scored.flatten().nonzero()[:, 0]
         if scored_indices is None or len(scored_indices) == len(targets):
-            found = head_scores(states, head.weight, bias, targets)
+            found = head_scores(states, weight, bias, targets)
             return TokenScores(*(score.view(shape) for score in found))
-        found = head_scores(states.index_select(0, scored_indices), head.weight, bias, targets[scored_indices])
+        found = head_scores(states.index_select(0, scored_indices), weight, bias, targets[scored_indices])
         expanded = (score.new_zeros(len(targets)).index_copy(0, scored_indices, score) for score in found)
         return TokenScores(*(score.view(shape) for score in expanded))
 

@@ -75,6 +75,21 @@ def test_only_adapters_are_trained_and_a_configuration_counts_them(
 
 
 @pytest.mark.usefixtures("peft")
+def test_an_adapter_of_the_head_counts_in_scores_and_has_the_gradient_that_peft_gives_it() -> None:
+    model = disturbed(network(lora={"rank": 2, "targets": ("q_proj", "lm_head")}))
+    logits = model.network(input_ids=IDS, use_cache=False).logits[:, :-1]
+    expected = logits.log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
+    found = model(IDS).logprobs
+    torch.testing.assert_close(found, expected)
+    with adapters_off(model):
+        assert not torch.allclose(model(IDS).logprobs, found)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    pairs = zip(torch.autograd.grad(found.sum(), trained), torch.autograd.grad(expected.sum(), trained), strict=True)
+    for own, of_peft in pairs:
+        torch.testing.assert_close(own, of_peft, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("peft")
 def test_switched_off_the_model_is_its_base_and_switched_on_again_it_is_not() -> None:
     base, adapted = network(), disturbed(network(lora={"rank": 2}))
     with adapters_off(adapted):

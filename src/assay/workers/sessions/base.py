@@ -17,6 +17,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "att
               "attention.dense")  # fmt: skip
 _FEED_FORWARD = ("gate_proj", "up_proj", "gate_up_proj", "down_proj", "c_fc", "mlp.c_proj", "dense_h_to_4h",
                  "dense_4h_to_h")  # fmt: skip
+_HEAD = ("lm_head", "embed_out")
 
 
 class SessionBase(NamedTuple):
@@ -51,7 +52,8 @@ def base_of_model(model: SessionModel) -> SessionBase:
 def _adapter_of(model: SessionModel) -> LoraConfig | None:
     if model.lora_rank is None:
         return None
-    targets = (*(_ATTENTION if model.trains_attention else ()), *(_FEED_FORWARD if model.trains_mlp else ()))
+    is_covered = {_ATTENTION: model.trains_attention, _FEED_FORWARD: model.trains_mlp, _HEAD: model.trains_unembedding}
+    targets = tuple(name for names, covered in is_covered.items() if covered for name in names)
     if not targets:
-        raise DataError("lora_config: train_attn and train_mlp are off, and adapters of the head are not served.")
+        raise DataError("lora_config: train_attn, train_mlp and train_unembed are off, so nothing would be trained.")
     return LoraConfig(rank=model.lora_rank, alpha=ALPHA, targets=targets)

@@ -49,6 +49,36 @@ def test_a_session_is_held_while_it_is_used_stored_when_it_is_idle_and_closed_wh
     assert finished == (0, False, 5)
 
 
+def test_models_beside_each_other_have_the_bits_that_they_have_alone(tmp_path: Path) -> None:
+    def ask(session: RequestedSession, number: int) -> None:
+        session.create(number)
+        for seq_id in range(1, 6, 2):
+            session.step(seq_id, target=MODEL._replace(number=number), scale=number + 1.0)
+
+    def served(ranks: Ranks) -> list[Any]:
+        together = RequestedSession(tmp_path / "together", num_models=3)
+        for number in range(3):
+            ask(together, number)
+        worker, handler = worker_of(together, ranks)
+        while worker.poll() and handler.has_executed:
+            pass
+        worker.leave()
+        found = [together.states("commits")]
+        for number in range(3):
+            alone = RequestedSession(tmp_path / str(number), num_models=3)
+            ask(alone, number)
+            executor = alone.executor(ranks, number=number)
+            while executor.execute_next():
+                pass
+            executor.commit()
+            found.append(alone.states("commits"))
+        return found
+
+    [(together, *alone)] = on_ranks(1, served, tmp_path)
+    assert together == {key: state for states in alone for key, state in states.items()}
+    assert len(set(together.values())) == 3
+
+
 def test_a_session_that_cannot_be_restored_is_let_go_and_waits(tmp_path: Path) -> None:
     def served(ranks: Ranks) -> list[Any]:
         session = RequestedSession(tmp_path, num_models=2)

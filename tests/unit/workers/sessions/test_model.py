@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from assay.base.errors import TrainingError
 from assay.distributed.ranks import Ranks
-from assay.serving.sessions.request_log import PROTOBUF
+from assay.serving.sessions.request_log import PROTOBUF, Result
 from assay.training.sessions.trainer import SessionTrainer
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession, passes
@@ -149,6 +150,31 @@ def test_an_unexpected_error_fails_its_request_and_leaves_nothing_half_done(tmp_
 
     [(disturbed, plain)] = on_ranks(1, states, tmp_path)
     assert disturbed == plain
+
+
+def test_a_worker_whose_result_came_second_does_not_go_on_with_it(tmp_path: Path) -> None:
+    def beaten(ranks: Ranks) -> list[str]:
+        session = RequestedSession(tmp_path)
+        session.create()
+        session.step(1)
+        executor = session.executor(ranks)
+
+        def add_gradient(trainer: SessionTrainer) -> None:
+            session.sessions.requests(MODEL).put_result(1, Result.of_error("the other one failed", "server"))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SessionTrainer, "_add_gradient", add_gradient)
+            with pytest.raises(TrainingError, match="request 1 with another result"):
+                while executor.execute_next():
+                    pass
+        executor = session.executor(ranks)
+        while executor.execute_next():
+            pass
+        return [json.loads(session.results()[seq_id])["error"] for seq_id in (1, 2)]
+
+    [(of_pass, of_update)] = on_ranks(1, beaten, tmp_path)
+    assert of_pass == "the other one failed"
+    assert "no forward_backward since" in of_update
 
 
 def test_a_model_resumes_from_saved_weights_with_or_without_the_optimizer(tmp_path: Path) -> None:
