@@ -45,43 +45,53 @@ def _page(module: str, name: str, query: str = "", **options: str) -> Handler:
         if unknown := [key for key in visit.query if key not in known]:
             expected = f"expected one of {', '.join(known)}" if known else "this page has no filters"
             raise PageError(400, f"{unknown[0]}={visit.query[unknown[0]]}: {expected}{meant(unknown[0], known)}.")
-        handler: Callable[..., Page | Response] = getattr(import_module(f"assay.dashboard.pages.{module}"), name)
+        handler: Callable[..., Page | Response] = getattr(import_module(module), name)
         return handler(dashboard, visit, **options)
 
     return handle
 
 
 PAGES: Mapping[str, Handler] = {
-    "/": _page("now", "now_page"),
-    "/runs": _page("runs", "runs_page", "search status tags where sort group columns baseline page"),
-    "/runs/{run_id}/rollouts": _page("rollouts", "rollouts_page", "step against page"),
-    "/runs/{run_id}/checkpoints": _page("checkpoints", "checkpoints_page"),
-    "/compare": _page("compare", "compare_page", "run group metric baseline search status tags where sort page zoom"),
-    "/benchmarks": _page("benchmarks", "benchmarks_page", "run candidate campaign page"),
-    "/benchmarks/{benchmark}": _page("benchmarks", "benchmark_page", "run candidate campaign version incomplete page"),
-    "/benchmarks/{benchmark}/{run_id}/{step}": _page("benchmarks", "result_page", "version item show page"),
-    "/cost": _page("cost", "cost_page", "by from to"),
-    "/coverage": _page("coverage", "coverage_page"),
-    "/cost.csv": _page("cost", "cost_csv", "by from to"),
-    "/decisions": _page("decisions", "decisions_page", "search decision page"),
-    "/decisions/{campaign}": _page("decisions", "decision_page"),
-    "/decisions/{campaign}/record": _page("decisions", "decision_record", "path"),
-    "/jobs": _page("jobs", "jobs_page", "kind status project page"),
-    "/jobs/{job_id}": _page("jobs", "job_page", "after"),
-    "/programs": _page("programs", "programs_page"),
-    "/programs/{name}": _page("programs", "program_page"),
-    "/runs/{run_id}": _page("run", "run_page_of", "zoom"),
-    "/runs/{run_id}/curve": _page("curve", "curve_of_run", "name since first last columns"),
-    "/runs/{run_id}/curve.csv": _page("curve", "curve_csv", "name since first last columns"),
-    "/runs/{run_id}/metrics": _page("curve", "metrics_page", "prefix show page zoom"),
+    "/": _page("assay.dashboard.pages.now", "now_page"),
+    "/runs": _page(
+        "assay.dashboard.pages.runs", "runs_page", "search status tags where sort group columns baseline page"
+    ),
+    "/runs/{run_id}/rollouts": _page("assay.dashboard.pages.rollouts", "rollouts_page", "step against page"),
+    "/runs/{run_id}/checkpoints": _page("assay.dashboard.pages.checkpoints", "checkpoints_page"),
+    "/compare": _page(
+        "assay.dashboard.pages.compare",
+        "compare_page",
+        "run group metric baseline search status tags where sort page zoom",
+    ),
+    "/benchmarks": _page("assay.dashboard.pages.benchmarks", "benchmarks_page", "run candidate campaign page"),
+    "/benchmarks/{benchmark}": _page(
+        "assay.dashboard.pages.benchmarks", "benchmark_page", "run candidate campaign version incomplete page"
+    ),
+    "/benchmarks/{benchmark}/{run_id}/{step}": _page(
+        "assay.dashboard.pages.benchmarks", "result_page", "version item show page"
+    ),
+    "/cost": _page("assay.dashboard.pages.cost", "cost_page", "by from to"),
+    "/coverage": _page("assay.dashboard.pages.coverage", "coverage_page"),
+    "/cost.csv": _page("assay.dashboard.pages.cost", "cost_csv", "by from to"),
+    "/decisions": _page("assay.dashboard.pages.decisions", "decisions_page", "search decision page"),
+    "/decisions/{campaign}": _page("assay.dashboard.pages.decisions", "decision_page"),
+    "/decisions/{campaign}/record": _page("assay.dashboard.pages.decisions", "decision_record", "path"),
+    "/jobs": _page("assay.dashboard.pages.jobs", "jobs_page", "kind status project page"),
+    "/jobs/{job_id}": _page("assay.dashboard.pages.jobs", "job_page", "after"),
+    "/programs": _page("assay.dashboard.pages.programs", "programs_page"),
+    "/programs/{name}": _page("assay.dashboard.pages.programs", "program_page"),
+    "/runs/{run_id}": _page("assay.dashboard.pages.run", "run_page_of", "zoom"),
+    "/runs/{run_id}/curve": _page("assay.dashboard.pages.curve", "curve_of_run", "name since first last columns"),
+    "/runs/{run_id}/curve.csv": _page("assay.dashboard.pages.curve", "curve_csv", "name since first last columns"),
+    "/runs/{run_id}/metrics": _page("assay.dashboard.pages.curve", "metrics_page", "prefix show page zoom"),
 }
 ACTIONS: Mapping[str, Handler] = {
-    "/runs/tag": _page("run_notes", "tag_run"),
-    "/runs/{run_id}/evaluate": _page("checkpoints", "request_evaluation"),
-    "/runs/note": _page("run_notes", "note_run"),
-    "/jobs/{job_id}/pause": _page("jobs", "act_on_job", verb="pause"),
-    "/jobs/{job_id}/resume": _page("jobs", "act_on_job", verb="resume"),
-    "/jobs/{job_id}/cancel": _page("jobs", "act_on_job", verb="cancel"),
+    "/runs/tag": _page("assay.dashboard.pages.run_notes", "tag_run"),
+    "/runs/{run_id}/evaluate": _page("assay.dashboard.pages.checkpoints", "request_evaluation"),
+    "/runs/note": _page("assay.dashboard.pages.run_notes", "note_run"),
+    "/jobs/{job_id}/pause": _page("assay.dashboard.pages.jobs", "act_on_job", verb="pause"),
+    "/jobs/{job_id}/resume": _page("assay.dashboard.pages.jobs", "act_on_job", verb="resume"),
+    "/jobs/{job_id}/cancel": _page("assay.dashboard.pages.jobs", "act_on_job", verb="cancel"),
 }
 """Forms, which a POST sends; each returns where the reader goes then, as a `RedirectResponse`."""
 
