@@ -40,7 +40,7 @@ def test_an_error_in_a_row_and_a_worker_that_cannot_do_it_are_one_message(ray: R
         with pytest.raises(ConfigError, match=r"does not see .*elsewhere"):
             list(pool.map(check_worker, [(WorkerNeeds({}, {tmp_path / "elsewhere": 3}, None),)]))
     with (
-        pytest.raises(ConfigError, match=r"no Ray cluster at 127\.0\.0\.1:1"),
+        pytest.raises(ConfigError, match=r"127\.0\.0\.1:1: Ray does not answer"),
         cluster_pool("ray", "127.0.0.1:1", 2, reads=[]),
     ):
         pass

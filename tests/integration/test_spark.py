@@ -99,7 +99,7 @@ def test_executors_that_lack_python_or_packages_are_one_message(
 
 def test_no_java_and_no_master_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        pytest.raises(ConfigError, match=r"spark://127.0.0.1:1: Spark's master does not answer \(Connection refused"),
+        pytest.raises(ConfigError, match=r"spark://127.0.0.1:1: Spark does not answer \(Connection refused"),
         cluster_pool("spark", "spark://127.0.0.1:1", 2, reads=[]),
     ):
         pass

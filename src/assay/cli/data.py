@@ -31,6 +31,7 @@ from assay.cli.parameters import (
 )
 
 if TYPE_CHECKING:
+    from assay.data.dataset.fields import BuildConfig
     from assay.data.dataset.raw.propose import Proposal, RequestedFields
     from assay.data.dataset.split import SplitConfig
     from assay.data.pools.cluster import Engine
@@ -242,9 +243,7 @@ def build(
     Fields that are not named are proposed, and confirmed on a terminal. All rows are checked before the first
     shard is written. An interrupted build continues when the same command runs again.
     """
-    from assay.base.config import LoadedConfig, validated
     from assay.data.dataset.build import build_dataset
-    from assay.data.dataset.fields import BuildConfig
     from assay.data.dataset.raw.propose import RequestedFields, propose
     from assay.reporting.terminal.data import print_build
     from assay.reporting.terminal.terminal import show_progress
@@ -263,22 +262,10 @@ def build(
         raise ConfigError(
             f"--label-kind {fields['label_kind']} needs a label, and there is none: name its field with --label."
         )
-    values = {
-        "format": format or "labelled",
-        "tokenizer": found.tokenizer,
-        "text_field": found.text,
-        "label_field": found.label,
-        "metadata_fields": found.metadata,
-        "time_field": found.time,
-        "key_field": found.key,
-        "key_is_text": found.key is None,
-        **fields,
-    }
-    config = validated(BuildConfig, LoadedConfig(values, {}))
+    config = _build_config(found, format, fields)
     if found.is_guessed:
         _confirm_proposal(found, sources, out, {**fields, "format": format})
-    reads = [*sources, _absolute(config.tokenizer), _absolute(config.chat_template)]
-    with _pool(on, cluster, jobs, reads=reads, writes=out) as pool:
+    with _pool(on, cluster, jobs, reads=[*sources, config.tokenizer, config.chat_template], writes=out) as pool:
         manifest = build_dataset(
             sources,
             out,
@@ -294,6 +281,24 @@ def build(
     if not as_json:
         print_build(manifest, out)
         _print_vocabulary(config.tokenizer, out)
+
+
+def _build_config(found: "Proposal", format: str | None, fields: Mapping[str, Any]) -> "BuildConfig":
+    from assay.base.config import LoadedConfig, validated
+    from assay.data.dataset.fields import BuildConfig
+
+    values = {
+        "format": format or "labelled",
+        "tokenizer": found.tokenizer,
+        "text_field": found.text,
+        "label_field": found.label,
+        "metadata_fields": found.metadata,
+        "time_field": found.time,
+        "key_field": found.key,
+        "key_is_text": found.key is None,
+        **fields,
+    }
+    return validated(BuildConfig, LoadedConfig(values, {}))
 
 
 def _warn_of_tokenization(tokenizer: str) -> None:

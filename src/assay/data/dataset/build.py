@@ -135,8 +135,8 @@ def build_dataset(
             for span, name, dropped in zip(spans, names, duplicates.dropped, strict=True)
             if name and name not in done
         ]
-        for _ in run_jobs(span_pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs))):
-            pass
+        total = len(done) + len(jobs)
+        list(run_jobs(span_pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, total)))
         finished_shards(folder, [name for name in names if name])  # deletes what a killed worker left unfinished
     shards = [folder / name for name in names if name]
 

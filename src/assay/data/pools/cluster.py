@@ -30,6 +30,7 @@ from assay.data.pools.pool import Job, Pool, ThreadPool, Work
 Engine = Literal["spark", "ray"]
 PACKAGES = ("assay", "jinja2", "pyarrow", "tokenizers")
 """Packages that decide the bytes of shards, besides the code of `assay.data` itself."""
+CONNECT_S = 10.0
 PATIENCE_S = 60.0
 """Time without a worker after which the wait is stated."""
 
@@ -110,6 +111,19 @@ def _versions() -> dict[str, str]:
     for file in sorted(Path(*assay.data.__path__).rglob("*.py")):
         source.update(file.read_bytes())
     return {**{name: version(name) for name in PACKAGES}, "assay.data": source.hexdigest()[:12]}
+
+
+def check_answers(engine: str, address: str) -> None:
+    """Raise `ConfigError` if no HOST:PORT of an address answers; the engines themselves try for minutes."""
+    reason = ""
+    for host, port in re.findall(r"([^,/]+):(\d+)", address):
+        try:
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+            return
+        except OSError as error:
+            reason = error.strerror or str(error)
+    if reason:
+        raise ConfigError(f"{address}: {engine} does not answer ({reason}). Check the address, or start the cluster.")
 
 
 def packed(work: Work, job: Job) -> bytes:

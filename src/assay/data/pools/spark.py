@@ -1,9 +1,7 @@
 """A pool on Spark's executors: each job is one task of `mapInArrow`."""
 
 import os
-import re
 import shutil
-import socket
 import sys
 import time
 import warnings
@@ -15,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from assay.base.errors import AssayError, ConfigError, NotInstalledError
-from assay.data.pools.cluster import packed, run_packed, unpacked, worker_error
+from assay.data.pools.cluster import check_answers, packed, run_packed, unpacked, worker_error
 from assay.data.pools.pool import Job, ThreadPool, Work
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-CONNECT_S = 10.0
 SETTLE_S, FIRST_EXECUTOR_S = 2.0, 30.0
 """Time without another executor after which all are there; and until there is one."""
 
@@ -35,7 +32,7 @@ def spark_pool(master: str | None, jobs: int) -> Iterator[ThreadPool]:
     except ImportError as error:
         raise NotInstalledError("--on spark needs PySpark: pip install 'assay[spark]'.") from error
     _check_java()
-    _check_answers(master or "")
+    check_answers("Spark", master or "")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("assay data").config("spark.ui.showConsoleProgress", "false")
     try:
@@ -90,20 +87,6 @@ def _check_java() -> None:
             f"--on spark needs Java 17 or newer on this machine, and {java or 'java'} is not there. Install one "
             "(Debian: openjdk-17-jre-headless), or set JAVA_HOME."
         )
-
-
-def _check_answers(master: str) -> None:
-    """Raise `ConfigError` if no standalone master answers; Spark itself would try for a minute."""
-    addresses = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
-    reasons = []
-    for host, port in addresses:
-        try:
-            socket.create_connection((host, int(port)), CONNECT_S).close()
-            return
-        except OSError as error:
-            reasons.append(error.strerror or str(error))
-    if reasons:
-        raise ConfigError(f"{master}: Spark's master does not answer ({reasons[-1]}). Check the address; start it.")
 
 
 def _clear_error(text: str) -> AssayError:

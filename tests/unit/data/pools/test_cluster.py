@@ -11,7 +11,16 @@ import pytest
 from assay.base.errors import AssayError, ConfigError, DataError, NotInstalledError
 from assay.cli.main import main
 from assay.data.pools import cluster, spark
-from assay.data.pools.cluster import WorkerNeeds, check_worker, cluster_pool, packed, run_packed, unpacked, worker_error
+from assay.data.pools.cluster import (
+    WorkerNeeds,
+    check_answers,
+    check_worker,
+    cluster_pool,
+    packed,
+    run_packed,
+    unpacked,
+    worker_error,
+)
 from assay.data.pools.pool import JOBS_AHEAD, ThreadPool, run_jobs
 from datasets_elsewhere import check_commands
 
@@ -117,7 +126,8 @@ def test_java_and_a_master_are_looked_for_first(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(NotInstalledError, match="needs Java 17"):
         spark._check_java()
     with pytest.raises(ConfigError, match=r"does not answer \(Connection refused\)"):
-        spark._check_answers("spark://127.0.0.1:1,127.0.0.1:2")
+        check_answers("Spark", "spark://127.0.0.1:1,127.0.0.1:2")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        spark._check_answers(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
-    spark._check_answers("local[2]")
+        check_answers("Spark", f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
+    for address in ("local[2]", "local-cluster[2,1,1024]", "yarn", "k8s://https://host", ""):
+        check_answers("Spark", address)
