@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,15 +141,7 @@ def build_dataset(
         finished_shards(folder, [name for name in names if name])  # deletes what a killed worker left unfinished
     shards = [folder / name for name in names if name]
 
-    def replace_or_clean_up() -> None:
-        try:
-            replacing()
-        except BaseException:
-            for path in shards:
-                if path.name not in done:
-                    path.unlink(missing_ok=True)
-            raise
-
+    written = [path for path in shards if path.name not in done]
     summary = _summary(facts, duplicates, shards, config)
     _remove_empty(shards, summary, source_names, config.max_tokens)
     manifest = index_dataset(
@@ -165,10 +158,20 @@ def build_dataset(
             _boundaries(shards, config),
         ),
         build=summary.model_copy(update={"group": config.key_field or ""}),
-        replacing=replace_or_clean_up,
+        replacing=partial(_replace_or_clean_up, replacing, written),
     )
     _keep_origin(sources, config, out)
     return manifest
+
+
+def _replace_or_clean_up(replacing: Callable[[], None], written: Sequence[Path]) -> None:
+    """Call `replacing`; if it raises, delete the shards that this build has written."""
+    try:
+        replacing()
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _checked_rows(
