@@ -155,7 +155,7 @@ class Kubelets:
         return folder
 
     def stop(self) -> None:
-        """Kill all pods and remove the mount points that they needed."""
+        """Kill all pods and remove the mount points that only they needed."""
         for container in self._containers.values():
             container.close()
         for folder in reversed(self._mount_points):
@@ -320,8 +320,10 @@ class Kubelets:
     def _make_mount_point(self, target: Path) -> None:
         for folder in (*reversed(target.parents), target):
             if not folder.exists():
-                folder.mkdir()
-                self._mount_points.append(folder)
+                folder.mkdir(exist_ok=True)
+                # Pods of other test processes have their secrets at the same place.
+                if not Path(SECRETS_FOLDER).is_relative_to(folder):
+                    self._mount_points.append(folder)
 
     def _address(self) -> str:
         worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
