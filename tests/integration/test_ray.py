@@ -31,7 +31,7 @@ EPOCHS, STEP_S = 2, 0.4
 RECIPE = {"trainer__epochs": EPOCHS, "trainer__commit_every": 1}
 SLOW_S = {1: STEP_S, 2: 1.5}
 """Attempt -> seconds more of a step, so that there is time for machines to come and go."""
-FOLLOWER_S, LEAD_S = 5.0, 15.0
+FOLLOWER_S, LEADER_S = 5.0, 15.0
 """Goals, on a quiet machine: seconds until the next commit after the death of a node."""
 
 
@@ -69,7 +69,7 @@ class Started:
         file = Path(self.run.run_dir, "ray", f"{name}.log")
         return file.read_text() if file.exists() else ""
 
-    def lead(self) -> int:
+    def leader(self) -> int:
         return next(index for index in (0, 1) if "leads, at" in self.text(f"node-{index}"))
 
     def machine(self, cluster: RayCluster, index: int) -> RayNode:
@@ -127,14 +127,14 @@ def seconds_to_next_commit(started: Started, begin_s: float) -> float:
     return time.monotonic() - begin_s
 
 
-@pytest.mark.parametrize("role", ["follower", "lead"])
+@pytest.mark.parametrize("role", ["follower", "leader"])
 def test_a_machine_that_dies_costs_seconds_and_another_takes_its_place(
     ray: RayCluster, start, undisturbed: str, role: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = start()
     wait_until(lambda: started.step() >= 3, "commits")
-    lead = started.lead()
-    machine = started.machine(ray, lead if role == "lead" else 1 - lead)
+    leader = started.leader()
+    machine = started.machine(ray, leader if role == "leader" else 1 - leader)
     load, begin_s = os.getloadavg()[0], time.monotonic()
     ray.kill(machine)
     elapsed_s = seconds_to_next_commit(started, begin_s)
@@ -143,13 +143,13 @@ def test_a_machine_that_dies_costs_seconds_and_another_takes_its_place(
     wait_until(lambda: len(started.attempts()) > 2 or state_of(started.launch) == "ended", "another machine")
     assert [attempt.world_size for attempt in started.attempts()] == [2, 1, 2]
     started.assert_as_if_nothing_had_happened(undisturbed)
-    assert elapsed_s < (LEAD_S if role == "lead" else FOLLOWER_S) * max(1.0, load)
+    assert elapsed_s < (LEADER_S if role == "leader" else FOLLOWER_S) * max(1.0, load)
 
 
 def test_what_a_raylet_leaves_behind_ends_in_time(ray: RayCluster, start, undisturbed: str) -> None:
     started = start()
     wait_until(lambda: started.step() >= 3, "commits")
-    follower = 1 - started.lead()
+    follower = 1 - started.leader()
     machine = started.machine(ray, follower)
     orphans = started.commands(machine, follower)
     assert orphans
@@ -175,7 +175,7 @@ def test_a_run_grows_onto_a_machine_that_is_added(ray: RayCluster, start, undist
 def test_a_drained_machine_is_left_in_time(ray: RayCluster, start, undisturbed: str) -> None:
     started = start()
     wait_until(lambda: started.step() >= 3, "commits")
-    follower = 1 - started.lead()
+    follower = 1 - started.leader()
     machine = started.machine(ray, follower)
     ray.drain(machine, seconds=60)
     wait_until(lambda: not started.commands(machine, follower), "the command to leave the machine")
@@ -190,7 +190,7 @@ def test_a_driver_that_dies_finds_its_nodes_again_and_is_stopped(ray: RayCluster
     started = start()
     wait_until(lambda: started.step() >= 2, "commits")
     commands = [pid for index in (0, 1) for pid in started.commands(started.machine(ray, index), index)]
-    (driver,) = [pid for node in ray.nodes for pid in node.processes() if command_line(pid)[:1] == ["ray::Driver"]]
+    (driver,) = [pid for node in ray.nodes for pid in node.processes() if command_line(pid)[:1] == ["ray::RayDriver"]]
     os.kill(driver, 9)
     before = started.step()
     wait_until(lambda: started.text("driver").count("node 1 runs on") == 2, "the driver to find its nodes")
@@ -226,7 +226,7 @@ def test_two_commands_at_once_start_one_driver(ray: RayCluster, new_tiny_run) ->
     with ThreadPoolExecutor() as pool:
         results = {*pool.map(start, range(2))}
     launch = saved_launches(run)[0]
-    drivers = [pid for node in ray.nodes for pid in node.processes() if command_line(pid)[:1] == ["ray::Driver"]]
+    drivers = [pid for node in ray.nodes for pid in node.processes() if command_line(pid)[:1] == ["ray::RayDriver"]]
     kill(launch)
     assert len(drivers) == 1
     assert {text for text in results if "@" in text} == {launch.process}

@@ -23,11 +23,11 @@ LEAVES = 75
 def run(watched: list[int], command: list[str]) -> int:
     """Return the command's exit code. If a watched process ends, end the command and this process group."""
     child: subprocess.Popen[bytes] | None = None
-    is_asked_to_leave = False
+    is_stop_requested = False
 
     def leave(*_: object) -> None:
-        nonlocal is_asked_to_leave
-        is_asked_to_leave = True
+        nonlocal is_stop_requested
+        is_stop_requested = True
         if child is not None:
             child.terminate()
 
@@ -39,7 +39,7 @@ def run(watched: list[int], command: list[str]) -> int:
     except ProcessLookupError:
         return LEAVES
     child = subprocess.Popen(command)
-    if is_asked_to_leave:
+    if is_stop_requested:
         child.terminate()
     child_end = os.pidfd_open(child.pid)
     ends.register(child_end, select.POLLIN)

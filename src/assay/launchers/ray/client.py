@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.errors import ConfigError
-from assay.launchers.ray.driver import NAMESPACE, Driver, release
+from assay.launchers.ray.driver import NAMESPACE, RayDriver, release
 
-ANSWER_S = 30.0
+RESPONSE_TIMEOUT_S = 30.0
 """Seconds that the driver and the machines of the cluster get to answer."""
 
 
@@ -42,24 +42,24 @@ def check(resource: str, home: str = "") -> dict[str, str]:
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get(resource)
     }
-    answers, _ = ray.wait([*machines], num_returns=len(machines), timeout=ANSWER_S) if machines else ([], [])
-    for answer in answers:
+    ready, _ = ray.wait([*machines], num_returns=len(machines), timeout=RESPONSE_TIMEOUT_S) if machines else ([], [])
+    for reference in ready:
         try:
-            its_version, sees_home, its_ledger = ray.get(answer)
+            its_version, sees_home, its_ledger = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            raise ConfigError(f"{machines[answer]} cannot run assay: {error}") from error
+            raise ConfigError(f"{machines[reference]} cannot run assay: {error}") from error
         except ray.exceptions.RayError:
             continue  # the machine is gone; Ray lists it for a while
         if its_version != version:
             raise ConfigError(
-                f"{machines[answer]} has {its_version} in the environment of its 'ray start', and this process has "
+                f"{machines[reference]} has {its_version} in the environment of its 'ray start', and this process has "
                 f"{version}. Install the same version there, or leave the machine out with --resource."
             )
         if not sees_home:
-            raise ConfigError(f"{machines[answer]} does not see {home}, which all machines of a run share.")
+            raise ConfigError(f"{machines[reference]} does not see {home}, which all machines of a run share.")
         if its_ledger != ledger:
             raise ConfigError(
-                f"{machines[answer]} has another $ASSAY_LEDGER than this process: set it in the environment of "
+                f"{machines[reference]} has another $ASSAY_LEDGER than this process: set it in the environment of "
                 "'ray start' there, and start Ray there again."
             )
     return {}
@@ -76,7 +76,7 @@ def start(plan: str, resource: str, known: list[str]) -> dict[str, str]:
         release(name, at_once=True)  # what a driver that was killed by hand has left
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "max_restarts": -1}
         try:
-            actor = ray.remote(Driver).options(**options).remote(plan)
+            actor = ray.remote(RayDriver).options(**options).remote(plan)
         except ValueError as error:
             raise ConfigError(f"another command has started '{name}' at the same time.") from error
     else:
@@ -120,7 +120,7 @@ def _run_dir(actor: Any) -> str:
     import ray
 
     try:
-        run_dir: str = ray.get(actor.run_dir.remote(), timeout=ANSWER_S)
+        run_dir: str = ray.get(actor.run_dir.remote(), timeout=RESPONSE_TIMEOUT_S)
     except ray.exceptions.RayError as error:
         if getattr(error, "actor_init_failed", False):
             raise ConfigError(f"the driver does not start: {error}") from error
@@ -158,12 +158,12 @@ _VERBS: Mapping[str, Callable[..., dict[str, str]]] = {verb.__name__: verb for v
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints is no answer
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray prints is no response
     try:
         _connect(request.pop("cluster") or os.environ.get("RAY_ADDRESS") or "auto")
-        answer = _VERBS[sys.argv[1]](**request)
+        response = _VERBS[sys.argv[1]](**request)
     except ConfigError as error:
-        answer = {"error": str(error)}
-    print(json.dumps(answer), file=answers, flush=True)
+        response = {"error": str(error)}
+    print(json.dumps(response), file=output, flush=True)
     os._exit(0)  # the ends of Ray's threads take seconds

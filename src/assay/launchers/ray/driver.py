@@ -11,8 +11,8 @@ nodes run. All actors are detached and found by name, so a restarted driver find
     exit code 0    the run is finished: the driver ends when all nodes have
     75, or lost    the node is started again, elsewhere if its machine is gone
     2              final: the driver ends, and its log has the message
-    other          a node that fails more than `MAX_FAILURES` times in a row, each within `SETTLED_S`, is left out; with
-                   fewer nodes left than the run needs, the driver ends
+    other          a node that fails more than `MAX_FAILURES` times in a row, each within `EARLY_FAILURE_S`, is left
+                   out; with fewer nodes left than the run needs, the driver ends
 
 Ray's listings show an actor's arguments: the plan holds no secret, and a node gets its environment from its raylet.
 """
@@ -45,7 +45,7 @@ LOOK_S = 2.0
 """Seconds between looks at the nodes of the cluster."""
 RETRY_S = 5.0
 """Seconds until a node that has left or was lost is started again."""
-SETTLED_S = 300.0
+EARLY_FAILURE_S = 300.0
 """A command that ran for so long is no early failure."""
 MAX_FAILURES = 5
 KILL_S = 5.0
@@ -145,11 +145,11 @@ class NodeActor:
         import ray
 
         raylet = os.getppid()  # it starts all workers of its node
-        place = ("--node", str(self._index), "--address", ray.util.get_node_ip_address())
+        node_options = ("--node", str(self._index), "--address", ray.util.get_node_ip_address())
         child = (sys.executable, "-m", "assay.launchers.ray.child", f"{os.getpid()},{raylet}")
         with (self._plan.logs() / f"node-{self._index}.log").open("ab") as log:
             return subprocess.Popen(
-                [*child, sys.executable, "-m", "assay", *self._plan.command, *place],
+                [*child, sys.executable, "-m", "assay", *self._plan.command, *node_options],
                 cwd=self._plan.folder if Path(self._plan.folder).is_dir() else self._plan.run_dir,
                 env={**os.environ, "ASSAY_HOME": self._plan.home},
                 stdin=subprocess.DEVNULL,
@@ -167,12 +167,12 @@ class _Node:
     result: Any
     """A future: first of the id of its machine, then of the command's exit code."""
     node_id: str = ""
-    """Ray's id of its machine; empty until it is placed."""
+    """Ray's id of its machine; empty until it is scheduled."""
     began_s: float = 0.0
     is_leaving: bool = False
 
 
-class Driver:
+class RayDriver:
     """Keeps the nodes of a run running, in a thread, until the run is finished or stopped."""
 
     def __init__(self, plan: str) -> None:
@@ -300,9 +300,9 @@ class Driver:
             except ray.exceptions.RayError as error:
                 self._lost(index, error)
             else:
-                self._placed(index, value) if isinstance(value, str) else self._ended(index, value)
+                self._scheduled(index, value) if isinstance(value, str) else self._ended(index, value)
 
-    def _placed(self, index: int, node_id: str) -> None:
+    def _scheduled(self, index: int, node_id: str) -> None:
         node, shared = self._nodes[index], [i for i, other in self._nodes.items() if other.node_id == node_id]
         if shared and index >= self._plan.fewest:
             self._forget(index)  # its machine was given to another node meanwhile
@@ -343,7 +343,7 @@ class Driver:
             self._count_failure(index, 0.0, "an actor that does not start")
 
     def _count_failure(self, index: int, age_s: float, what: str) -> None:
-        self._failures[index] = 1 if age_s > SETTLED_S else self._failures[index] + 1
+        self._failures[index] = 1 if age_s > EARLY_FAILURE_S else self._failures[index] + 1
         self._retry_s[index] = self._clock.monotonic_s() + RETRY_S * 2 ** self._failures[index]
         num_failed = sum(count > MAX_FAILURES for count in self._failures.values())
         if self._plan.most - num_failed < self._plan.fewest:
@@ -387,8 +387,8 @@ def missing_room(plan: RayPlan) -> str:
     fitting = [
         node for node in machines if all(node["Resources"].get(name, 0) >= n for name, n in plan.resources.items())
     ]
-    wanted = ", ".join(f"{amount:g} {name}" for name, amount in plan.resources.items())
-    needs = f"it needs {number_of(plan.fewest, 'node')} with {wanted} each; the cluster has {len(fitting)} of that size"
+    size = ", ".join(f"{amount:g} {name}" for name, amount in plan.resources.items())
+    needs = f"it needs {number_of(plan.fewest, 'node')} with {size} each; the cluster has {len(fitting)} of that size"
     return needs if len(fitting) < plan.fewest else f"{needs}, and others use them"
 
 

@@ -64,19 +64,19 @@ CONFIG = RayConfig
 def check(config: RayConfig, *, world_size: int) -> Sequence[str]:
     """Raise `ConfigError` unless the cluster answers, and all of its machines have this version of assay."""
     config.check_world_size(world_size)
-    _ask("check", config.ray_address, resource=config.counted())
+    _call_client("check", config.ray_address, resource=config.counted())
     return ()
 
 
 def job_text(home: Home, run: Run, config: RayConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
     """Return what would be started, as text."""
     plan = _plan(home, run, config, world_size=world_size, options=options)
-    each = ", ".join(f"{name}: {amount:g}" for name, amount in plan.resources.items())
+    bundle = ", ".join(f"{name}: {amount:g}" for name, amount in plan.resources.items())
     return f"""\
 # Run {run.run_id} on a Ray cluster, from its last commit to its end. Nothing was started.
 cluster: {config.ray_address or "$RAY_ADDRESS, else the one of this machine"}
 driver: actor {plan.name}, detached, without a processor, restarted wherever it dies
-placement group: {plan.name}, STRICT_SPREAD, {plan.fewest} x {{{each}}}
+placement group: {plan.name}, STRICT_SPREAD, {plan.fewest} x {{{bundle}}}
 further nodes: {plan.most - plan.fewest}, each when there is room
 each node I runs, as a child of its actor, with ASSAY_HOME={shell_line(plan.home)}:
   assay {shell_line(*plan.command)} --node I --address ITS_IP
@@ -102,7 +102,7 @@ class RayLauncher:
         plan = _plan(self._home, run, self._config, world_size=world_size, options=self._options)
         plan.logs().mkdir(parents=True, exist_ok=True)
         known = [_driver_id(launch) for launch in saved_launches(run) if launch.launcher == "ray"]
-        started = _ask(
+        started = _call_client(
             "start",
             self._config.ray_address,
             plan=plan.model_dump_json(),
@@ -127,7 +127,7 @@ def state(launch: Launch) -> LaunchState:
     if (written := _written_state(launch)) is not None:
         return written.state
     try:
-        found: LaunchState = _ask_driver("state", launch)["state"]
+        found: LaunchState = _query_driver("state", launch)["state"]
     except ConfigError:
         return "elsewhere"
     return found
@@ -160,7 +160,7 @@ def stop(launch: Launch) -> None:
 
 def kill(launch: Launch) -> None:
     """Kill driver, nodes and ranks at once."""
-    _ask_driver("kill", launch)
+    _query_driver("kill", launch)
     Path(launch.log).with_name(STATE_FILE).unlink(missing_ok=True)
 
 
@@ -189,12 +189,12 @@ def _plan(home: Home, run: Run, config: RayConfig, *, world_size: int, options: 
     )
 
 
-def _ask_driver(verb: str, launch: Launch) -> dict[str, Any]:
-    return _ask(verb, launch.process.partition("@")[2], name=launch.job, actor_id=_driver_id(launch))
+def _query_driver(verb: str, launch: Launch) -> dict[str, Any]:
+    return _call_client(verb, launch.process.partition("@")[2], name=launch.job, actor_id=_driver_id(launch))
 
 
-def _ask(verb: str, cluster: str | None, **request: Any) -> dict[str, Any]:
-    """Return the answer of a client; raises `ConfigError` with its message if it has one."""
+def _call_client(verb: str, cluster: str | None, **request: Any) -> dict[str, Any]:
+    """Return the response of a client; raises `ConfigError` with its message if it has one."""
     if importlib.util.find_spec("ray") is None:
         raise NotInstalledError("the Python package 'ray' is not installed: pip install 'assay[ray]', on all machines.")
     try:
@@ -208,9 +208,9 @@ def _ask(verb: str, cluster: str | None, **request: Any) -> dict[str, Any]:
     except subprocess.TimeoutExpired as error:
         raise TrainingError(f"the Ray cluster did not answer within {CLIENT_S:.0f} s.") from error
     try:
-        answer: dict[str, Any] = json.loads(done.stdout)
+        response: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
         raise TrainingError(f"Ray's client ended with {done.returncode}: {done.stderr.strip()[-2000:]}") from error
-    if "error" in answer:
-        raise ConfigError(answer["error"])
-    return answer
+    if "error" in response:
+        raise ConfigError(response["error"])
+    return response

@@ -11,7 +11,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, NotInstalledError
 from assay.cli.main import cli
 from assay.launchers.ray import driver, launcher
-from assay.launchers.ray.driver import MAX_FAILURES, SETTLED_S, Driver, DriverState, RayPlan, stop_file
+from assay.launchers.ray.driver import EARLY_FAILURE_S, MAX_FAILURES, DriverState, RayDriver, RayPlan, stop_file
 from assay.launchers.ray.launcher import FRESH_S, RayConfig, check, job_text
 from assay.records.launch import Launch
 from assay.records.run import Run
@@ -100,7 +100,7 @@ def test_the_state_is_what_its_driver_wrote_of_late(
 ) -> None:
     """Whoever looks often would otherwise connect to the cluster each time."""
     verbs = []
-    monkeypatch.setattr(launcher, "_ask", lambda verb, *_, **__: verbs.append(verb) or {"state": "asked"})
+    monkeypatch.setattr(launcher, "_call_client", lambda verb, *_, **__: verbs.append(verb) or {"state": "asked"})
     age_s = written.pop("age_s", 0.0)
     text = DriverState(**{"id": "id", "at_s": SystemClock().now_s() - age_s, **written}).model_dump_json()
     Path(launch.log).with_name("state.json").write_text(text)
@@ -115,41 +115,41 @@ def test_a_cluster_that_cannot_be_reached_leaves_the_state_unknown(
 
 
 @pytest.fixture
-def quiet_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def quiet_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayDriver:
     """A driver of one node that starts nothing."""
-    monkeypatch.setattr(Driver, "_drive", lambda self: None)
-    monkeypatch.setattr(Driver, "_forget", lambda self, index: self._nodes.pop(index))
+    monkeypatch.setattr(RayDriver, "_drive", lambda self: None)
+    monkeypatch.setattr(RayDriver, "_forget", lambda self, index: self._nodes.pop(index))
     plan = RayPlan(
         name="assay-long", run_dir=str(tmp_path), home="", folder="", command=(), fewest=1, most=1, resources={"CPU": 1}
     )
     plan.logs().mkdir()
     (plan.logs() / "node-0.log").write_text("error: no\n\n")
-    return Driver(plan.model_dump_json())
+    return RayDriver(plan.model_dump_json())
 
 
-def end_with(driver_: Driver, code: int, age_s: float = 0.0) -> None:
+def end_with(driver_: RayDriver, code: int, age_s: float = 0.0) -> None:
     began_s = driver_._clock.monotonic_s() - age_s
     driver_._nodes[0] = driver._Node(actor=None, result=None, node_id="n", began_s=began_s)
     driver_._ended(0, code)
 
 
-def test_only_zero_is_a_finished_run(quiet_driver: Driver) -> None:
+def test_only_zero_is_a_finished_run(quiet_driver: RayDriver) -> None:
     end_with(quiet_driver, 75)
     assert not quiet_driver._is_over()
     end_with(quiet_driver, 0)
     assert quiet_driver._is_over() and not quiet_driver._ending
 
 
-def test_a_final_error_ends_the_run_with_its_message(quiet_driver: Driver) -> None:
+def test_a_final_error_ends_the_run_with_its_message(quiet_driver: RayDriver) -> None:
     end_with(quiet_driver, 2)
     assert quiet_driver._is_over()
     assert quiet_driver._ending == "node 0 cannot run it: error: no"
 
 
-def test_failures_in_a_row_end_the_run_and_one_after_hours_does_not(quiet_driver: Driver) -> None:
+def test_failures_in_a_row_end_the_run_and_one_after_hours_does_not(quiet_driver: RayDriver) -> None:
     for _ in range(MAX_FAILURES):
         end_with(quiet_driver, 1)
-    end_with(quiet_driver, 1, age_s=SETTLED_S + 1)
+    end_with(quiet_driver, 1, age_s=EARLY_FAILURE_S + 1)
     for _ in range(MAX_FAILURES - 1):
         end_with(quiet_driver, 1)
     assert not quiet_driver._is_over()
@@ -158,7 +158,7 @@ def test_failures_in_a_row_end_the_run_and_one_after_hours_does_not(quiet_driver
     assert quiet_driver._ending == "node 0 failed 6 times in a row, at last with exit code 1: error: no"
 
 
-def test_a_node_that_is_not_needed_is_left_out_when_it_fails(quiet_driver: Driver) -> None:
+def test_a_node_that_is_not_needed_is_left_out_when_it_fails(quiet_driver: RayDriver) -> None:
     quiet_driver._plan = quiet_driver._plan.model_copy(update={"most": 2})
     for _ in range(MAX_FAILURES + 1):
         end_with(quiet_driver, 1)
@@ -166,7 +166,7 @@ def test_a_node_that_is_not_needed_is_left_out_when_it_fails(quiet_driver: Drive
     assert quiet_driver._failures[0] > MAX_FAILURES
 
 
-def test_a_file_stops_a_driver_that_nobody_reaches(quiet_driver: Driver) -> None:
+def test_a_file_stops_a_driver_that_nobody_reaches(quiet_driver: RayDriver) -> None:
     assert not quiet_driver._is_over()
     quiet_driver._id = "this"
     stop_file(quiet_driver._plan.logs(), "another").touch()
