@@ -45,9 +45,9 @@ def call(cluster: KubernetesCluster) -> Call:
 
 
 def test_an_object_can_be_made_read_listed_changed_and_deleted(call: Call) -> None:
-    code, made = call("POST", JOBS, job())
-    assert (code, made["metadata"]["namespace"]) == (201, "default")
-    assert call("GET", f"{JOBS}/run")[1]["metadata"]["uid"] == made["metadata"]["uid"]
+    code, created = call("POST", JOBS, job())
+    assert (code, created["metadata"]["namespace"]) == (201, "default")
+    assert call("GET", f"{JOBS}/run")[1]["metadata"]["uid"] == created["metadata"]["uid"]
     assert [found["metadata"]["name"] for found in call("GET", JOBS)[1]["items"]] == ["run"]
     code, changed = call("PATCH", f"{JOBS}/run", {"metadata": {"annotations": {"step": "7"}}}, type_=MERGE)
     assert (code, changed["metadata"]["annotations"]) == (200, {"step": "7"})
@@ -65,9 +65,9 @@ def test_a_name_is_taken_once(call: Call) -> None:
 
 
 def test_a_change_of_an_older_version_is_refused(call: Call) -> None:
-    _, made = call("POST", JOBS, job())
+    _, created = call("POST", JOBS, job())
     call("PATCH", f"{JOBS}/run", {"spec": {"suspend": True}}, type_=MERGE)
-    stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "spec": {"suspend": False}}
+    stale = {"metadata": {"resourceVersion": created["metadata"]["resourceVersion"]}, "spec": {"suspend": False}}
     code, status = call("PATCH", f"{JOBS}/run", stale, type_=MERGE)
     assert (code, status["reason"]) == (409, "Conflict")
     assert "the object has been modified" in status["message"]
@@ -144,8 +144,8 @@ def test_three_versions_name_unknown_fields_when_asked_strictly(tmp_path: Path, 
     with KubernetesCluster(tmp_path, version=version) as cluster:
         cluster.create(job(), headless_service())
         wrong = job("other") | {"metadata": {"name": "other", "lables": {}}}
-        answer = refusal(cluster, f"{JOBS}?fieldValidation=Strict", wrong)
-        assert answer == (
+        message = refusal(cluster, f"{JOBS}?fieldValidation=Strict", wrong)
+        assert message == (
             'Job in version "v1" cannot be handled as a Job: strict decoding error: unknown field "metadata.lables"'
         )
 
@@ -157,8 +157,8 @@ def refusal(cluster: KubernetesCluster, path: str, body: Object) -> str:
 
 
 def test_unless_asked_strictly_unknown_fields_are_dropped(call: Call) -> None:
-    code, made = call("POST", JOBS, job(paralelism=4))
-    assert (code, "paralelism" in made["spec"]) == (201, False)
+    code, created = call("POST", JOBS, job(paralelism=4))
+    assert (code, "paralelism" in created["spec"]) == (201, False)
 
 
 def test_a_value_of_another_type_is_refused(call: Call) -> None:

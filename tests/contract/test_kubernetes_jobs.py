@@ -62,7 +62,7 @@ def test_fewer_pods_end_the_highest_indexes_with_their_grace_time(plane: Control
     plane.end(leaving, 75)
     plane.end(plane.pods("run", index=2)[0], 1)
     status = plane.job("run")["status"]
-    assert (status.get("failed", 0), status["active"], plane.num_pods_made("run")) == (0, 2, 4)
+    assert (status.get("failed", 0), status["active"], plane.num_pods_created("run")) == (0, 2, 4)
 
 
 def test_fewer_pods_of_as_many_indexes_end_the_newest(plane: ControlPlane) -> None:
@@ -90,7 +90,7 @@ def test_a_job_without_indexes_has_no_more_pods_than_ends_that_it_lacks(plane: C
     first, second = started(plane, completionMode=None)
     plane.end(first, 0)
     plane.after(1000)
-    assert plane.num_pods_made("run") == 2
+    assert plane.num_pods_created("run") == 2
     plane.end(second, 0)
     assert holds(plane.job("run"), "Complete")
 
@@ -102,7 +102,7 @@ def test_a_pod_that_ends_with_0_completes_its_index_even_when_evicted(plane: Con
     plane.after(1000)
     assert plane.job("run")["status"]["completedIndexes"] == "0"
     assert plane.indexes("run") == [1]
-    assert plane.num_pods_made("run") == 2
+    assert plane.num_pods_created("run") == 2
 
 
 def test_exit_code_2_fails_the_job_at_once_and_ends_the_other_pods(plane: ControlPlane) -> None:
@@ -146,7 +146,7 @@ def test_an_ignored_end_does_not_count_but_delays_the_replacement(plane: Control
         assert plane.indexes("run") == [1]
         plane.after(1)
         assert plane.indexes("run") == [0, 1]
-        assert plane.num_pods_made("run") == 2 + number
+        assert plane.num_pods_created("run") == 2 + number
     assert plane.job("run")["status"].get("failed", 0) == 0
 
 
@@ -191,7 +191,7 @@ def test_pods_of_a_dead_node_are_deleted_after_340_s_and_stay_until_the_node_obj
     plane.after(1)
     assert condition(plane.pods("run", index=0)[0], "DisruptionTarget")["reason"] == "DeletionByTaintManager"
     plane.after(100_000)
-    assert (plane.indexes("run"), plane.num_pods_made("run")) == ([1], 2), "nobody confirms its end"
+    assert (plane.indexes("run"), plane.num_pods_created("run")) == ([1], 2), "nobody confirms its end"
     plane.remove_node(first["spec"]["nodeName"])
     plane.after(0)
     plane.after(59)

@@ -66,8 +66,8 @@ def wait_for_word(cluster: KubernetesCluster, word: str = "ready") -> None:
 
 def test_a_pod_has_the_names_of_its_service_and_is_process_1(new_kubernetes_cluster: Start) -> None:
     cluster = new_kubernetes_cluster()
-    ask = "hostname; echo $$ $JOB_COMPLETION_INDEX; until getent hosts run-1.run; do sleep 0.05; done; sleep 9"
-    run(cluster, ask, number=2)
+    script = "hostname; echo $$ $JOB_COMPLETION_INDEX; until getent hosts run-1.run; do sleep 0.05; done; sleep 9"
+    run(cluster, script, number=2)
     pods = wait_for(cluster, "Running", 2)
     address = pods[1]["status"]["podIP"]
     assert address.startswith("127.0.") and address != pods[0]["status"]["podIP"]
@@ -141,7 +141,7 @@ def test_a_volume_is_one_folder_for_all_pods(new_kubernetes_cluster: Start) -> N
 
 def test_a_pod_has_a_token_with_which_it_may_do_what_its_role_allows(new_kubernetes_cluster: Start) -> None:
     cluster = new_kubernetes_cluster()
-    ask = (
+    program = (
         "import json, os, ssl, urllib.request\n"
         "at = '/var/run/secrets/kubernetes.io/serviceaccount/'\n"
         "host = os.environ['KUBERNETES_SERVICE_HOST'] + ':' + os.environ['KUBERNETES_SERVICE_PORT']\n"
@@ -150,7 +150,7 @@ def test_a_pod_has_a_token_with_which_it_may_do_what_its_role_allows(new_kuberne
         "request = urllib.request.Request('https://' + host + path, headers=headers)\n"
         "urllib.request.urlopen(request, context=ssl.create_default_context(cafile=at + 'ca.crt'))\n"
     )
-    run(cluster, "", container={"command": ["python3", "-c", ask]})
+    run(cluster, "", container={"command": ["python3", "-c", program]})
     [pod] = wait_for(cluster, "Failed")
     assert "HTTP Error 403" in log(cluster, pod), log(cluster, pod)
 
@@ -166,7 +166,7 @@ def test_a_deleted_pod_gets_a_term_and_after_its_grace_time_a_kill(new_kubernete
     [pod] = cluster.pods("run")
     began_s = time.monotonic()
     cluster.evict(pod)
-    cluster.wait_until(lambda: cluster.num_pods_made("run") == 2, "the replacement")
+    cluster.wait_until(lambda: cluster.num_pods_created("run") == 2, "the replacement")
     assert time.monotonic() - began_s > 1
     assert "term" in cluster.kubelets.log_of(pod).read_text()
 
@@ -215,9 +215,9 @@ def test_a_killed_node_says_nothing_and_keeps_its_pod(new_kubernetes_cluster: St
     [marked] = cluster.pods("run")
     assert (marked["status"]["phase"], holds(marked, "DisruptionTarget")) == ("Running", True)
     time.sleep(0.5)
-    assert cluster.num_pods_made("run") == 1
+    assert cluster.num_pods_created("run") == 1
     cluster.remove_node(pod["spec"]["nodeName"])
-    cluster.wait_until(lambda: cluster.num_pods_made("run") == 2, "the replacement")
+    cluster.wait_until(lambda: cluster.num_pods_created("run") == 2, "the replacement")
 
 
 def test_a_node_that_comes_back_confirms_the_end_of_its_pod(new_kubernetes_cluster: Start) -> None:
@@ -227,7 +227,7 @@ def test_a_node_that_comes_back_confirms_the_end_of_its_pod(new_kubernetes_clust
     cluster.kill_node(pod["spec"]["nodeName"])
     cluster.wait_until(lambda: "deletionTimestamp" in cluster.pods("run")[0]["metadata"], "its deletion")
     cluster.revive_node(pod["spec"]["nodeName"])
-    cluster.wait_until(lambda: cluster.num_pods_made("run") == 2, "the replacement")
+    cluster.wait_until(lambda: cluster.num_pods_created("run") == 2, "the replacement")
 
 
 def test_a_queue_suspends_jobs_until_there_is_room(new_kubernetes_cluster: Start) -> None:

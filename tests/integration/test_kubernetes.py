@@ -72,7 +72,7 @@ def test_a_run_on_two_pods_ends_with_the_undisturbed_weights(
     cluster.wait_until(lambda: state_of(launch) == "ended", "the run to end", timeout_s=180)
     assert_undisturbed(run, undisturbed)
     assert [attempt.world_size for attempt in attempts_of(run)] == [2]
-    assert cluster.num_pods_made(job_name(run)) == 2
+    assert cluster.num_pods_created(job_name(run)) == 2
 
 
 def test_a_stopped_run_commits_and_its_job_goes_and_another_job_ends_it(
@@ -157,7 +157,7 @@ def test_a_run_grows_and_shrinks_with_the_quota_and_as_somebody_asks(
     cluster.wait_until(lambda: state_of(launch) == "ended", "the run to end", timeout_s=180)
     assert_undisturbed(run, whole.finished().weights_digest)
     assert cluster.job(job_name(run))["spec"]["parallelism"] == 2, "a size that somebody has set stays"
-    assert cluster.num_pods_made(job_name(run)) <= 6
+    assert cluster.num_pods_created(job_name(run)) <= 6
 
 
 def assay(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -50,9 +50,9 @@ class OnKubernetes(NamedTuple):
         running = pods_that_run(self.cluster, self.run)
         return next(pod for pod in running if pod["spec"]["hostname"].endswith(f"-{index}"))
 
-    def num_pods_made(self) -> int:
+    def num_pods_created(self) -> int:
         """How many pods there have been."""
-        return self.cluster.num_pods_made(job_name(self.run))
+        return self.cluster.num_pods_created(job_name(self.run))
 
     def wait_for_attempt(self, number: int, what: str, timeout_s: float = 120.0) -> float:
         """Wait until ranks of that attempt run; return how long it took."""
@@ -135,7 +135,7 @@ def assert_as_if_nothing_had_happened(on: OnKubernetes, digest: str, *, most_pod
     assert finished.weights_digest == digest
     assert audit_run(on.run, on.log).verdict == "pass"
     assert holds(on.job, "SuccessCriteriaMet") and not holds(on.job, "Failed")
-    assert on.num_pods_made() <= most_pods, "no storm of pods"
+    assert on.num_pods_created() <= most_pods, "no storm of pods"
 
 
 @pytest.mark.parametrize("index", [1, 0], ids=["a follower", "the leader"])

@@ -42,8 +42,8 @@ def access_review(store: Store, user: str, review: Object) -> Object:
     """Answer a SelfSubjectAccessReview."""
     query = review.get("spec", {}).get("resourceAttributes", {})
     resource = "/".join(filter(None, [query.get("resource", ""), query.get("subresource", "")]))
-    place, name = query.get("namespace", ""), query.get("name", "")
-    allowed = allows(store, user, query.get("verb", ""), query.get("group", ""), resource, place, name)
+    namespace, name = query.get("namespace", ""), query.get("name", "")
+    allowed = allows(store, user, query.get("verb", ""), query.get("group", ""), resource, namespace, name)
     return review | {"status": {"allowed": allowed}}
 
 
@@ -67,8 +67,8 @@ def _roles_of(store: Store, user: str, namespace: str) -> list[Object]:
 
 def _is_user(subject: Object, user: str, binding: Object) -> bool:
     if subject["kind"] == "ServiceAccount":
-        place = subject.get("namespace") or binding["metadata"].get("namespace", "")
-        return user == service_account_user(place, subject["name"])
+        namespace = subject.get("namespace") or binding["metadata"].get("namespace", "")
+        return user == service_account_user(namespace, subject["name"])
     return subject["kind"] == "User" and bool(subject["name"] == user)
 
 

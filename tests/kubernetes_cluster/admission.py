@@ -108,10 +108,10 @@ def _check_quotas(store: Store, pod: Object) -> None:
 
 
 def _check_service_account(store: Store, pod: Object) -> None:
-    place = namespace_of(pod)
+    namespace = namespace_of(pod)
     name = pod["spec"].setdefault("serviceAccountName", "default")
-    if store.find(NAMESPACE, "", place) and not store.find(KINDS["serviceaccounts"], place, name):
-        why = f'error looking up service account {place}/{name}: serviceaccount "{name}" not found'
+    if store.find(NAMESPACE, "", namespace) and not store.find(KINDS["serviceaccounts"], namespace, name):
+        why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
         raise forbidden(POD, name_of(pod), why)
 
 

@@ -124,12 +124,12 @@ def _failure_policy_problems(spec: Object) -> list[str]:
             problems.append(not_supported(f"{where}.action", action, list(_ACTIONS)))
         elif action == "FailIndex" and "backoffLimitPerIndex" not in spec:
             problems.append(invalid_value(f"{where}.action", action, "requires the backoffLimitPerIndex to be set"))
-        both = "onExitCodes" in rule, bool(rule.get("onPodConditions"))
-        if all(both):
+        criteria = "onExitCodes" in rule, bool(rule.get("onPodConditions"))
+        if all(criteria):
             problems.append(f"{where}: Invalid value: specifying both OnExitCodes and OnPodConditions is not supported")
-        elif not any(both):
+        elif not any(criteria):
             problems.append(f"{where}: Invalid value: specifying one of OnExitCodes and OnPodConditions is required")
-        if both[0]:
+        if criteria[0]:
             problems += _exit_code_problems(rule["onExitCodes"], spec, f"{where}.onExitCodes")
         for number, pattern in enumerate(rule.get("onPodConditions") or []):
             statuses = ["False", "True", "Unknown"]

@@ -83,7 +83,7 @@ class JobController:
                     status["succeeded"] = status.get("succeeded", 0) + 1
             elif is_valid:
                 new_failed += 1  # an ignored end delays further pods as well
-                fail_message, counts = _judged(job, pod)
+                fail_message, counts = _apply_failure_policy(job, pod)
                 status["failed"] = status.get("failed", 0) + counts
                 if fail_message:
                     self._set_condition(job, "FailureTarget", "PodFailurePolicy", fail_message)
@@ -134,13 +134,13 @@ class JobController:
             return
         only_failed = spec["podReplacementPolicy"] == "Failed"
         terminating = _terminating(pods) if only_failed else []
-        wanted = spec["parallelism"]
+        desired = spec["parallelism"]
         if spec.get("completions") is not None:
-            wanted = max(0, min(wanted, spec["completions"] - job["status"].get("succeeded", 0)))
-        if surplus := _surplus(job, active, len(active) - wanted):
+            desired = max(0, min(desired, spec["completions"] - job["status"].get("succeeded", 0)))
+        if surplus := _surplus(job, active, len(active) - desired):
             for pod in surplus:
                 self._remove(pod)
-        elif (missing := wanted - len(active) - len(terminating)) > 0 and self._may_create(job):
+        elif (missing := desired - len(active) - len(terminating)) > 0 and self._may_create(job):
             for index in _free_indexes(job, active + terminating, missing):
                 self._create(job, index)
 
@@ -151,10 +151,10 @@ class JobController:
         return now_s >= max(failures.last_s + delay_s if failures.number else 0, self._retry_at_s.get(uid, 0))
 
     def _create(self, job: Object, index: int | None) -> None:
-        place = namespace_of(job)
+        namespace = namespace_of(job)
         try:
-            pod = admit_new(self._store, POD, place, _pod_of(job, index), self._version, has_queues=False)
-            self._store.create(POD, place, pod)
+            pod = admit_new(self._store, POD, namespace, _pod_of(job, index), self._version, has_queues=False)
+            self._store.create(POD, namespace, pod)
             self._store.record_event(JOB, job, "SuccessfulCreate", f"Created pod: {name_of(pod)}")
         except ApiError as error:
             self._store.record_event(JOB, job, "FailedCreate", f"Error creating: {error.message}", warning=True)
@@ -239,33 +239,33 @@ def _terminating(pods: list[Object]) -> list[Object]:
     return [pod for pod in pods if not has_ended(pod) and "deletionTimestamp" in pod["metadata"]]
 
 
-def _judged(job: Object, pod: Object) -> tuple[str, bool]:
+def _apply_failure_policy(job: Object, pod: Object) -> tuple[str, bool]:
     """What the pod failure policy says of an end: why the Job fails (or nothing), and whether it counts."""
-    place = f"{namespace_of(pod)}/{name_of(pod)}"
+    full_name = f"{namespace_of(pod)}/{name_of(pod)}"
     for number, rule in enumerate(job["spec"].get("podFailurePolicy", {}).get("rules", [])):
         if "onExitCodes" in rule:
-            reason = _matching_exit(rule["onExitCodes"], pod, place)
+            reason = _matching_exit(rule["onExitCodes"], pod, full_name)
         else:
-            reason = _matching_condition(rule["onPodConditions"], pod, place)
+            reason = _matching_condition(rule["onPodConditions"], pod, full_name)
         if reason:
             matched = f"{reason} matching {rule['action']} rule at index {number}"
             return matched if rule["action"] == "FailJob" else "", rule["action"] != "Ignore"
     return "", True
 
 
-def _matching_exit(requirement: Object, pod: Object, place: str) -> str:
+def _matching_exit(requirement: Object, pod: Object, full_name: str) -> str:
     for container in pod["status"].get("containerStatuses", []):
         code = container.get("state", {}).get("terminated", {}).get("exitCode", 0)
         is_meant = requirement.get("containerName") in (None, container["name"])
         if is_meant and code != 0 and (code in requirement["values"]) == (requirement["operator"] == "In"):
-            return f"Container {container['name']} for pod {place} failed with exit code {code}"
+            return f"Container {container['name']} for pod {full_name} failed with exit code {code}"
     return ""
 
 
-def _matching_condition(patterns: list[Object], pod: Object, place: str) -> str:
+def _matching_condition(patterns: list[Object], pod: Object, full_name: str) -> str:
     for pattern in patterns:
         if (condition(pod, pattern["type"]) or {}).get("status") == pattern.get("status", "True"):
-            return f"Pod {place} has condition {pattern['type']}"
+            return f"Pod {full_name} has condition {pattern['type']}"
     return ""
 
 
@@ -301,8 +301,8 @@ def _removal_rank(pod: Object) -> tuple[bool, int, bool]:
 def _free_indexes(job: Object, pods: list[Object], number: int) -> list[int | None]:
     if not _is_indexed(job):
         return [None] * number
-    taken = {index_of(pod) for pod in pods} | completed_indexes(job)
-    free = (index for index in range(job["spec"]["completions"]) if index not in taken)
+    used = {index_of(pod) for pod in pods} | completed_indexes(job)
+    free = (index for index in range(job["spec"]["completions"]) if index not in used)
     return list(islice(free, number))
 
 

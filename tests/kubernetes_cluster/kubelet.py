@@ -344,14 +344,14 @@ class Kubelets:
                 self._hosts_of(pod).write_text(content)
 
     def _names_of(self, pod: Object, namespace: str) -> list[str]:
-        spec, place = pod["spec"], namespace_of(pod)
-        service = self._store.find(SERVICE, place, spec.get("subdomain", ""))
+        spec, pod_namespace = pod["spec"], namespace_of(pod)
+        service = self._store.find(SERVICE, pod_namespace, spec.get("subdomain", ""))
         if service is None or not _selects(service, pod) or "hostname" not in spec:
             return []
         is_published = service["spec"].get("publishNotReadyAddresses") or "deletionTimestamp" not in pod["metadata"]
         name = f"{spec['hostname']}.{spec['subdomain']}"
-        full = f"{name}.{place}.svc.cluster.local {name}.{place}.svc {name}.{place}"
-        short = f" {name}" if place == namespace else ""
+        full = f"{name}.{pod_namespace}.svc.cluster.local {name}.{pod_namespace}.svc {name}.{pod_namespace}"
+        short = f" {name}" if pod_namespace == namespace else ""
         return [f"{pod['status']['podIP']} {full}{short}\n"] if is_published else []
 
 

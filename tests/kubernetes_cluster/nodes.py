@@ -198,5 +198,5 @@ def _anti_affinity(spec: Object) -> list[Object]:
 
 def _repels(term: Object, other: Object) -> bool:
     labels = other["metadata"].get("labels", {})
-    wanted = term.get("labelSelector", {}).get("matchLabels", {})
-    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
+    match_labels = term.get("labelSelector", {}).get("matchLabels", {})
+    return bool(match_labels) and all(labels.get(key) == value for key, value in match_labels.items())

@@ -29,17 +29,17 @@ class Operator:
         path, _, options = path.partition("?")
         query = dict(part.split("=", 1) for part in options.split("&") if part)
         with self._store.lock:
-            answer = self._api.respond(ADMIN, method, path, query, body, content_type)
-            return answer if isinstance(answer, str) else json.loads(json.dumps(answer))
+            response = self._api.respond(ADMIN, method, path, query, body, content_type)
+            return response if isinstance(response, str) else json.loads(json.dumps(response))
 
     def create(self, *manifests: Object, namespace: str = "default") -> None:
         """Create objects, strictly."""
         for manifest in manifests:
             kind = next(kind for kind in KINDS.values() if kind.kind == manifest["kind"])
             prefix = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.version}"
-            place = f"/namespaces/{namespace}" if kind.is_namespaced else ""
+            namespace_path = f"/namespaces/{namespace}" if kind.is_namespaced else ""
             copy = json.loads(json.dumps(manifest))
-            self.request("POST", f"{prefix}{place}/{kind.resource}?fieldValidation=Strict", copy)
+            self.request("POST", f"{prefix}{namespace_path}/{kind.resource}?fieldValidation=Strict", copy)
 
     def job(self, name: str, namespace: str = "default") -> Object:
         """The Job as it is now."""
@@ -57,7 +57,7 @@ class Operator:
             pods = [pod for pod in self._store.all(POD, namespace) if owner_uid(pod) == uid]
             return [json.loads(json.dumps(pod)) for pod in pods if index in (None, index_of(pod))]
 
-    def num_pods_made(self, job: str, namespace: str = "default") -> int:
+    def num_pods_created(self, job: str, namespace: str = "default") -> int:
         """How many pods the Job has had in all."""
         events = self.request("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
         return sum(
@@ -68,9 +68,9 @@ class Operator:
 
     def evict(self, pod: Object) -> None:
         """Evict a pod by the API, as a drain does."""
-        place, name = namespace_of(pod), name_of(pod)
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": place}}
-        self.request("POST", f"/api/v1/namespaces/{place}/pods/{name}/eviction", body)
+        namespace, name = namespace_of(pod), name_of(pod)
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
 
     def suspend(self, job: str, namespace: str = "default", *, suspended: bool = True) -> None:
         """Suspend or resume a Job, as a queue does."""

@@ -24,11 +24,11 @@ class Queue:
         for job in self._store.all(JOB):
             if QUEUE_LABEL not in job["metadata"].get("labels", {}) or is_finished(job):
                 continue
-            uid, wanted = job["metadata"]["uid"], job["spec"]["parallelism"]
+            uid, requested = job["metadata"]["uid"], job["spec"]["parallelism"]
             held = 0 if job["spec"]["suspend"] else self._admitted.get(uid, 0)
-            if wanted <= free or held > wanted:
-                held = wanted
-            if held > free or (wanted > held and not is_elastic(job)):
+            if requested <= free or held > requested:
+                held = requested
+            if held > free or (requested > held and not is_elastic(job)):
                 held = 0
             self._admitted[uid] = held
             free -= held

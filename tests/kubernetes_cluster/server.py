@@ -94,11 +94,11 @@ class Api:
         return self._change(kind, current, new, query, is_status=subresource == "status")
 
     def _create(self, kind: Kind, namespace: str, query: dict[str, str], body: Object) -> Object:
-        given = (body.get("apiVersion"), body.get("kind"))
-        if given != (kind.api_version, kind.kind):
-            raise bad_request(f"the API version or kind in the data ({given}) is not {kind.api_version}, {kind.kind}")
-        place = body.get("metadata", {}).get("namespace", namespace)
-        if kind.is_namespaced and place != namespace:
+        actual = (body.get("apiVersion"), body.get("kind"))
+        if actual != (kind.api_version, kind.kind):
+            raise bad_request(f"the API version or kind in the data ({actual}) is not {kind.api_version}, {kind.kind}")
+        object_namespace = body.get("metadata", {}).get("namespace", namespace)
+        if kind.is_namespaced and object_namespace != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
         if kind.is_namespaced:
             self._store.get(KINDS["namespaces"], "", namespace)
@@ -193,13 +193,13 @@ def _handler(api: Api, users: dict[str, str]) -> type[BaseHTTPRequestHandler]:
                 if query.get("watch") in ("1", "true"):
                     self._watch(users.get(token), url.path, query)
                     return
-                answer = api.respond(users.get(token), self.command, url.path, query, body, content_type)
+                response = api.respond(users.get(token), self.command, url.path, query, body, content_type)
                 code = 201 if self.command == "POST" else 200
-                content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+                content = response.encode() if isinstance(response, str) else json.dumps(response).encode()
             except ApiError as error:
-                code, answer, content = error.code, {}, json.dumps(error.status()).encode()
+                code, response, content = error.code, {}, json.dumps(error.status()).encode()
             self.send_response(code)
-            self.send_header("Content-Type", "text/plain" if isinstance(answer, str) else "application/json")
+            self.send_header("Content-Type", "text/plain" if isinstance(response, str) else "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -245,5 +245,5 @@ def _handler(api: Api, users: dict[str, str]) -> type[BaseHTTPRequestHandler]:
 
 
 def _is_meant(kind: Kind, found: Object, target: Target) -> bool:
-    place = found["metadata"].get("namespace", "")
-    return kind is target.kind and target.namespace in ("", place) and target.name in ("", name_of(found))
+    namespace = found["metadata"].get("namespace", "")
+    return kind is target.kind and target.namespace in ("", namespace) and target.name in ("", name_of(found))

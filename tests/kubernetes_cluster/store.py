@@ -80,8 +80,8 @@ class Store:
         """Return objects of a kind, of all namespaces where none is given, the oldest first."""
         return [
             found
-            for (resource, place, _), found in list(self._objects.items())
-            if resource == kind.resource and namespace in (None, place)
+            for (resource, found_namespace, _), found in list(self._objects.items())
+            if resource == kind.resource and namespace in (None, found_namespace)
         ]
 
     def everything(self) -> list[tuple[Kind, Object]]:
