@@ -137,13 +137,13 @@ class JsonLines:
         self.stream = stream
         self._logger = logger
         self._formatter = JsonFormatter()
-        self._begun = threading.local()
+        self._buffer = threading.local()
         """The text since the last end of a line, by thread: `print` writes the end of a line in a call of its own."""
 
     def write(self, text: str) -> int:
-        begun = getattr(self._begun, "text", "") + text
-        self._begun.text = "" if begun.endswith("\n") else begun
-        if (message := _COLOURS.sub("", begun).strip()) and begun.endswith("\n"):
+        buffered = getattr(self._buffer, "text", "") + text
+        self._buffer.text = "" if buffered.endswith("\n") else buffered
+        if (message := _COLOURS.sub("", buffered).strip()) and buffered.endswith("\n"):
             self.write_record(_LEVELS.get(message.partition(":")[0], logging.INFO), message)
         return len(text)
 

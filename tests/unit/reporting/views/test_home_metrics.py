@@ -237,9 +237,9 @@ def test_queue_and_workers_equal_the_apis_jobs(scraped: Scraped) -> None:
     WorkerRegistration(api.jobs.store, api.clock, name="w", slots=3).renew()
     found = scraped.metrics()
     with http_of(api) as client:
-        answered = client.get("/v1/fine_tuning/jobs").json()["data"]
+        listed = client.get("/v1/fine_tuning/jobs").json()["data"]
     meant = {"validating_files": "waiting", "queued": "waiting", "running": "running", "paused": "paused"}
-    for status, number in Counter(meant[job["status"]] for job in answered).items():
+    for status, number in Counter(meant[job["status"]] for job in listed).items():
         assert found["jobs", "fine_tuning", status] == number
     assert found["jobs", "fine_tuning", "waiting"] == 2 and found["jobs", "batch", "waiting"] == 1
     assert found["queue_oldest_timestamp_seconds", "fine_tuning"] == NOW_S - 60.0, f"{second} has waited longest"

@@ -150,14 +150,14 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def test_metrics_open_with_the_scope_metrics_or_admin_only(site: Site, keys: dict[str, str]) -> None:
-    answers = {name: site.client.get("/metrics", headers=bearer(secret)) for name, secret in keys.items()}
-    assert {name: found.status_code for name, found in answers.items()} == {
+    responses = {name: site.client.get("/metrics", headers=bearer(secret)) for name, secret in keys.items()}
+    assert {name: found.status_code for name, found in responses.items()} == {
         "metrics": 200,
         "admin": 200,
         "project": 403,
     }
-    assert answers["project"].json()["error"]["message"].endswith("requires admin or metrics.")
-    assert answers["metrics"].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert responses["project"].json()["error"]["message"].endswith("requires admin or metrics.")
+    assert responses["metrics"].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert site.client.get("/metrics").status_code == 401
     assert site.client.get("/metrics", headers=bearer("sk-assay-no")).status_code == 401
 
@@ -166,10 +166,10 @@ def test_a_scrapers_key_opens_nothing_else(site: Site, keys: dict[str, str]) -> 
     for path in ("/v1/files", "/v1/models", "/v1/organization/projects"):
         assert site.client.get(path, headers=bearer(keys["metrics"])).status_code == 403, path
     html = {"accept": "text/html", "origin": "http://127.0.0.1:8017"}
-    answer = site.client.post("/login", data={"key": keys["metrics"]}, headers=html, follow_redirects=False)
-    assert "set-cookie" not in answer.headers
-    answer = site.client.post("/login", data={"key": keys["project"]}, headers=html, follow_redirects=False)
-    assert "set-cookie" in answer.headers
+    response = site.client.post("/login", data={"key": keys["metrics"]}, headers=html, follow_redirects=False)
+    assert "set-cookie" not in response.headers
+    response = site.client.post("/login", data={"key": keys["project"]}, headers=html, follow_redirects=False)
+    assert "set-cookie" in response.headers
 
 
 def test_without_keys_only_names_of_this_machine_read_metrics_and_health_has_no_rule(site: Site) -> None:
