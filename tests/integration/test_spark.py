@@ -29,8 +29,8 @@ ENGINE = ("--on", "spark", "--cluster", MASTER)
 def spark(requires: Callable[[str, bool, str], None]) -> Iterator[None]:
     """Spark on this machine, which sees no other."""
     missing = "java" if shutil.which("java") is None else "pyspark"
-    is_there = missing == "pyspark" and importlib.util.find_spec("pyspark") is not None
-    requires("spark", is_there, f"{missing} is not installed; 'make test-spark' has PySpark")
+    is_installed = missing == "pyspark" and importlib.util.find_spec("pyspark") is not None
+    requires("spark", is_installed, f"{missing} is not installed; 'make test-spark' has PySpark")
     with pytest.MonkeyPatch.context() as patch, loopback_only():
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.delenv("PYSPARK_PYTHON", raising=False)
