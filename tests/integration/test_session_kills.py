@@ -1,6 +1,7 @@
 """Kill -9 of server and worker during loops of the official SDK: the client sees what it sees undisturbed."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from served import write_models
-from tinker_judge.judge import Judge, table
+from tinker_judge.judge import LOOPS, ONCE, PATHS, Judge, table
 from tinker_judge.proxy import Fault
 
 pytestmark = pytest.mark.slow
@@ -78,15 +79,9 @@ def service(requires, tmp_path: Path) -> Iterator[Service]:
             part.kill(signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    "loop, faults",
-    [
-        ("sft", [Fault("kill worker", "optim_step", 3), Fault("kill server", "forward_backward", 5)]),
-        ("rl", [Fault("kill worker", "asample", 3), Fault("kill server", "save_weights_for_sampler", 2)]),
-        ("dpo", [Fault("kill worker", "forward_backward", 4), Fault("kill both", "optim_step", 2)]),
-    ],
-)
-def test_a_client_cannot_tell_that_server_and_worker_were_killed(service, loop, faults) -> None:
+def judge_kills(service: Service, loop: str, faults: list[Fault]) -> None:
+    """Assert that the client sees, and the worker stores, what they do undisturbed."""
+
     def kill_both() -> None:
         service.worker.kill_and_start()
         service.server.kill_and_start()
@@ -104,6 +99,32 @@ def test_a_client_cannot_tell_that_server_and_worker_were_killed(service, loop, 
     sessions = newest_states(service.home / "api" / "session-data")
     assert len(sessions) == 1 + len(faults)
     assert all(states == sessions[0] for states in sessions), sessions
+
+
+@pytest.mark.parametrize(
+    "loop, faults",
+    [
+        ("sft", [Fault("kill worker", "optim_step", 3), Fault("kill server", "forward_backward", 5)]),
+        ("rl", [Fault("kill worker", "asample", 3), Fault("kill server", "save_weights_for_sampler", 2)]),
+        ("dpo", [Fault("kill worker", "forward_backward", 4), Fault("kill both", "optim_step", 2)]),
+    ],
+)
+def test_a_client_cannot_tell_that_server_and_worker_were_killed(service, loop, faults) -> None:
+    judge_kills(service, loop, faults)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hundred_kills_at_random(service, seed) -> None:
+    draw = random.Random(seed)
+    loop = LOOPS[seed % len(LOOPS)]
+    faults = []
+    for _ in range(5):
+        path = draw.choice(PATHS[loop])
+        number = 1 if path in ONCE else draw.randint(1, 4)
+        faults.append(Fault(draw.choice(["kill worker", "kill server", "kill both"]), path, number))
+    judge_kills(service, loop, faults)
 
 
 def newest_states(folder: Path) -> list[dict[str, str]]:
