@@ -40,6 +40,7 @@ format: $(VENV)/.installed
 soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills, and what is slow a third time; hours
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m soak tests
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m soak tests/integration/test_session_kills.py
 
 mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice
 	$(BIN)/pytest -n 2 -m '' tests/mutants
@@ -72,7 +73,7 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/models/test_lora.py tests/unit/models/test_flops.py tests/unit/inference/local/test_generator.py tests/integration/test_lora.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_session_kills.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'slow and not soak' tests/integration/test_session_kills.py
 
 .venv-vllm/.installed: $(VENV)/.installed requirements-vllm.txt
 	$(call on_top_of_ours,.venv-vllm,--no-deps -r requirements-vllm.txt)
