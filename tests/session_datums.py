@@ -35,7 +35,8 @@ def random_datums(num_datums: int, loss: str, *, seed: int = 0) -> list[Datum]:
 def _input(rng: np.random.Generator, name: str, length: int) -> np.ndarray:
     if name == "logprobs":
         # Near those of a new model, so that some ratios are clipped and others are not.
-        return (-np.log(VOCABULARY) + rng.normal(0, 0.3, length)).astype(np.float32)
+        return np.asarray(rng.normal(0, 0.3, length) - np.log(VOCABULARY), np.float32)
     if name == "sequence_ratio_mask":
         return (np.arange(length) >= length // 2).astype(np.float32)
-    return (rng.normal(0, 1, length) * (np.arange(length) >= length // 2)).astype(np.float32)
+    weights = rng.normal(0, 1, length) * (np.arange(length) >= length // 2)
+    return np.asarray(weights, np.float32)

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,7 +59,7 @@ class AnsweringWorker:
         self._sessions = sessions
         self._next: dict[TargetId, int] = {}
         self.num_passes = Counter[TargetId]()
-        self._weights = Counter[TargetId]()
+        self._weights = defaultdict[TargetId, float](float)
         self._saved_weights: dict[str, float] = {}
 
     def answer_all(self) -> None:

@@ -149,12 +149,15 @@ def test_a_node_of_a_finished_run_looks_for_nobody(run: Run, clock: Clock) -> No
         assert node_of(run, clock, 0, is_finished=lambda: True).next_role() == "finished"
 
 
-def test_a_node_that_is_asked_to_stop_while_it_waits_for_its_turn_does_not_lead(run: Run, clock: Clock) -> None:
+def test_a_node_that_is_asked_to_stop_while_it_waits_for_its_turn_does_not_lead(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = node_of(run, clock, 4)
     clock.wakes = node._request_stop
     assert node.next_role() == "left"
     stopped = node_of(run, clock, 0)
-    node_module.signal.pthread_sigmask = lambda *_: stopped._request_stop()  # the last moment
+    at_the_last_moment = {"pthread_sigmask": lambda *_: stopped._request_stop(), "SIGTERM": 15, "SIG_BLOCK": 0}
+    monkeypatch.setattr(node_module, "signal", SimpleNamespace(**at_the_last_moment))
     assert stopped.next_role() == "left"
 
 

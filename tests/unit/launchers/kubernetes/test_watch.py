@@ -11,6 +11,7 @@ import pytest
 
 from assay.launchers.kubernetes import watch
 from assay.launchers.kubernetes.client import Object
+from assay.launchers.kubernetes.job import NAMED_JOB
 from assay.launchers.kubernetes.quota import quantity
 from assay.launchers.kubernetes.watch import target_size, watching_job
 from assay.records.run import Run
@@ -101,7 +102,7 @@ def test_a_pod_that_may_not_see_its_job_says_so_once_and_trains_on(
         cluster.create(a_job(2))
         path = cluster.write_kubeconfig(tmp_path / "config", token=cluster.token_of("default"))
         monkeypatch.setenv("KUBECONFIG", str(path))
-        with watching_job(a_run(tmp_path), {watch.NAMED_JOB: "default/run"}):
+        with watching_job(a_run(tmp_path), {NAMED_JOB: "default/run"}):
             cluster.wait_until(lambda: not watch_threads(), "the watch to give up", timeout_s=10)
     assert capsys.readouterr().err.count("may not watch its Job") == 1
 
@@ -122,7 +123,7 @@ def test_progress_is_shown_and_a_size_that_was_set_meanwhile_is_not_overwritten(
         monkeypatch.setattr(watch, "target_size", target)
         cluster.create(a_job(2))
         monkeypatch.setenv("KUBECONFIG", str(cluster.write_kubeconfig(tmp_path / "config")))
-        with watching_job(a_run(tmp_path), {watch.NAMED_JOB: "default/run"}):
+        with watching_job(a_run(tmp_path), {NAMED_JOB: "default/run"}):
             cluster.wait_until(lambda: len(sizes) > 8, "more looks", timeout_s=10)
         job = cluster.job("run")
     assert (sizes[:2], job["spec"]["parallelism"]) == ([2, 1], 1)
