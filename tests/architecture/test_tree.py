@@ -61,7 +61,7 @@ READS_ENVIRONMENT = {
     "distributed/ranks.py": "gloo's interface",
     "distributed/rank_device.py": "in which memory cuBLAS adds",
     "data/pools/processes.py": "what the tokenizer forks with",
-    "data/pools/cluster.py": "likewise, on a worker",
+    "data/pools/remote.py": "likewise, on a worker",
     "data/pools/spark.py": "the executors' Python, and Java",
     "data/pools/ray.py": "the address of the cluster",
     "cli/main.py": "that pydantic looks for no plugins",

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from assay.base.errors import ConfigError, NotInstalledError
-from assay.data.pools.cluster import check_answers, packed, run_packed, unpacked, worker_error
 from assay.data.pools.pool import Job, ThreadPool, Work
+from assay.data.pools.remote import check_reachable, packed, run_packed, unpacked, worker_error
 
 MAX_RETRIES = 5
 """Attempts at a job whose worker dies."""
@@ -20,7 +20,7 @@ def ray_pool(address: str | None, jobs: int) -> Iterator[ThreadPool]:
         import ray
     except ImportError as error:
         raise NotInstalledError("--on ray needs Ray: pip install 'assay[ray]'.") from error
-    check_answers("Ray", address or os.environ.get("RAY_ADDRESS", ""))
+    check_reachable("Ray", address or os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:

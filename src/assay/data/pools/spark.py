@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from assay.base.errors import AssayError, ConfigError, NotInstalledError
-from assay.data.pools.cluster import check_answers, packed, run_packed, unpacked, worker_error
 from assay.data.pools.pool import Job, ThreadPool, Work
+from assay.data.pools.remote import check_reachable, packed, run_packed, unpacked, worker_error
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -32,7 +32,7 @@ def spark_pool(master: str | None, jobs: int) -> Iterator[ThreadPool]:
     except ImportError as error:
         raise NotInstalledError("--on spark needs PySpark: pip install 'assay[spark]'.") from error
     _check_java()
-    check_answers("Spark", master or "")
+    check_reachable("Spark", master or "")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("assay data").config("spark.ui.showConsoleProgress", "false")
     try:
@@ -92,10 +92,10 @@ def _check_java() -> None:
 def _clear_error(text: str) -> AssayError:
     python = os.environ["PYSPARK_PYTHON"]
     if "PYTHON_VERSION_MISMATCH" in text or "Cannot run program" in text:
-        wanted = ".".join(map(str, sys.version_info[:2]))
+        version = ".".join(map(str, sys.version_info[:2]))
         return ConfigError(
-            f"Spark's executors do not find {python}, or it is not Python {wanted} there, as here. Set PYSPARK_PYTHON "
-            f"to a Python {wanted} with assay that has the same path on every executor."
+            f"Spark's executors do not find {python}, or it is not Python {version} there, as here. Set PYSPARK_PYTHON "
+            f"to a Python {version} with assay that has the same path on every executor."
         )
     return worker_error("Spark", text)
 

@@ -11,17 +11,9 @@ import pytest
 from assay.base.errors import AssayError, ConfigError, DataError, NotInstalledError
 from assay.cli.main import main
 from assay.data.pools import cluster, spark
-from assay.data.pools.cluster import (
-    WorkerNeeds,
-    check_answers,
-    check_worker,
-    cluster_pool,
-    packed,
-    run_packed,
-    unpacked,
-    worker_error,
-)
+from assay.data.pools.cluster import WorkerNeeds, check_worker, cluster_pool
 from assay.data.pools.pool import JOBS_AHEAD, ThreadPool, run_jobs
+from assay.data.pools.remote import check_reachable, packed, run_packed, unpacked, worker_error
 from datasets_elsewhere import check_commands
 
 
@@ -86,13 +78,13 @@ def test_errors_for_the_user_are_results_and_others_are_left_to_the_engine() -> 
 
 
 def test_results_do_not_pile_up() -> None:
-    begun: list[int] = []
+    numbers: list[int] = []
     with ThreadPool(2) as pool:
-        results = run_jobs(pool, begun.append, [(n,) for n in range(100)])
+        results = run_jobs(pool, numbers.append, [(n,) for n in range(100)])
         next(results)
-        assert len(begun) <= 2 * JOBS_AHEAD + 1
+        assert len(numbers) <= 2 * JOBS_AHEAD + 1
         assert len(list(results)) == 99
-    assert sorted(begun) == list(range(100))
+    assert sorted(numbers) == list(range(100))
 
 
 @pytest.mark.parametrize(
@@ -126,8 +118,8 @@ def test_java_and_a_master_are_looked_for_first(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(NotInstalledError, match="needs Java 17"):
         spark._check_java()
     with pytest.raises(ConfigError, match=r"does not answer \(Connection refused\)"):
-        check_answers("Spark", "spark://127.0.0.1:1,127.0.0.1:2")
+        check_reachable("Spark", "spark://127.0.0.1:1,127.0.0.1:2")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        check_answers("Spark", f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
+        check_reachable("Spark", f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
     for address in ("local[2]", "local-cluster[2,1,1024]", "yarn", "k8s://https://host", ""):
-        check_answers("Spark", address)
+        check_reachable("Spark", address)
