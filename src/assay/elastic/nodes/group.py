@@ -24,7 +24,7 @@ from pathlib import Path
 
 from assay.base.clock import Clock
 from assay.base.code_version import code_version
-from assay.base.errors import ConfigError, FencedError, StoreError
+from assay.base.errors import AssayError, ConfigError, FencedError, StoreError
 from assay.base.units import number_of
 from assay.elastic.failures import distance_from_cause
 from assay.elastic.fork_server import fork_context
@@ -159,6 +159,11 @@ class NodeGroup:
     def _name(self) -> str:
         return f"node {self._node} ({socket.gethostname()})"
 
+    @property
+    def _is_first_gathering(self) -> bool:
+        """Whether no attempt has begun since the nodes were started."""
+        return not self._has_started and self._expected is None
+
     def _announce(self) -> None:
         open_store(self._run.run_dir).put(LEADER_FILE, self._address.model_dump_json().encode())
 
@@ -168,7 +173,9 @@ class NodeGroup:
             if (refusal := self._refusal(peer)) is None:
                 self._waiting.append(peer)
                 continue
-            dismiss(peer, Exit(exit_code=ConfigError.exit_code, reason=refusal))
+            # Engines end the run on a final exit code, and a run that has begun goes on without this node.
+            refused = ConfigError if self._is_first_gathering else AssayError
+            dismiss(peer, Exit(exit_code=refused.exit_code, reason=refusal))
             self._refusals += [refusal] if peer.node is not None else []
         self._waiting = [peer for peer in self._waiting if stays(peer)]
         return self._waiting
@@ -217,7 +224,7 @@ class NodeGroup:
         self._poll_idle()
         self._check_leadership()
         self._admit()
-        if not self._has_started and self._expected is None and self._refusals:
+        if self._is_first_gathering and self._refusals:
             raise ConfigError(f"run {self._run.run_id}: {self._refusals[0]}")
         room = min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
         return 0 if room < world_size and self._is_gathering() else room

@@ -323,12 +323,14 @@ def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None
     assert next_message(again, 0.0) is None
 
 
-def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Coming) -> None:
+@pytest.mark.parametrize("has_started", [False, True])
+def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Coming, has_started: bool) -> None:
     group, _ = led
+    group._has_started = has_started
     link = coming.comes(None, "c", version="0.0.1")
     output: list = []
     until(lambda: group.room(8) == 4 and (output.append(next_message(link, 0.0)) or output[-1] is not None))
-    assert isinstance(output[-1], Exit) and output[-1].exit_code == 2
+    assert isinstance(output[-1], Exit) and output[-1].exit_code == (1 if has_started else 2)
     assert "a lent node (c) has assay 0.0.1, and node 0 (lead) has" in output[-1].reason
     assert group.fitting(8) == 4
 
