@@ -62,12 +62,12 @@ class AnsweringWorker:
         self._weights = defaultdict[TargetId, float](float)
         self._saved_weights: dict[str, float] = {}
 
-    def answer_all(self) -> None:
+    def execute_all(self) -> None:
         """Do what can be done now."""
         for session_id in self._sessions.open_ids():
             state = self._sessions.state(session_id)
             for number in state.models if state is not None else ():
-                self._answer_model(TargetId(session_id, "train", number))
+                self._execute_model(TargetId(session_id, "train", number))
             for request_id in [*waiting_samples(self._sessions.store, session_id)]:
                 log = self._sessions.requests(request_id.target)
                 if (request := log.request(request_id.seq_id)) is not None:
@@ -80,7 +80,7 @@ class AnsweringWorker:
 
         def work() -> None:
             while not is_over.is_set():
-                self.answer_all()
+                self.execute_all()
                 time.sleep(0.01)
 
         thread = threading.Thread(target=work)
@@ -91,7 +91,7 @@ class AnsweringWorker:
             is_over.set()
             thread.join()
 
-    def _answer_model(self, model: TargetId) -> None:
+    def _execute_model(self, model: TargetId) -> None:
         log = self._sessions.requests(model)
         while (request := log.request(self._next.get(model, 0))) is not None:
             log.put_result(request.seq_id, self._execute(model, request))

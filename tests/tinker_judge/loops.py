@@ -32,10 +32,10 @@ class Loop:
         """Supervised steps, a saved state, and steps of a model that resumes from it."""
         client = self._new_model()
         for step in range(NUM_STEPS):
-            self._train(client, [self._datum(step, place) for place in range(6)], "cross_entropy")
+            self._train(client, [self._datum(step, index) for index in range(6)], "cross_entropy")
         path = self._wait(client.save_state("half"))
         resumed = self._service.create_training_client_from_state_with_optimizer(path.path).result()
-        self._train(resumed, [self._datum(7, place) for place in range(6)], "cross_entropy")
+        self._train(resumed, [self._datum(7, index) for index in range(6)], "cross_entropy")
         self._probe(resumed)
 
     def rl(self) -> None:
@@ -48,7 +48,7 @@ class Loop:
             sequences = self._wait(sampler.sample(prompt=prompt, num_samples=4, sampling_params=settings)).sequences
             self.seen.append([[[*item.tokens], [*item.logprobs]] for item in sequences])
             self._train(
-                client, [_policy_datum(item, place) for place, item in enumerate(sequences)], "importance_sampling"
+                client, [_policy_datum(item, index) for index, item in enumerate(sequences)], "importance_sampling"
             )
         self._probe(client)
 
@@ -73,8 +73,8 @@ class Loop:
 
     def _train(self, client: Any, data: list[Any], loss_fn: str) -> None:
         """A pass and an update, sent before either is waited for."""
-        passes = self._repeats("forward_backward")
-        steps = self._repeats("optim_step")
+        passes = self._num_times("forward_backward")
+        steps = self._num_times("optim_step")
         futures = [client.forward_backward(data, loss_fn) for _ in range(passes)]
         updates = [client.optim_step(types.AdamParams(learning_rate=0.01)) for _ in range(steps)]
         for output in [future.result() for future in futures][:1]:
@@ -84,7 +84,7 @@ class Loop:
             self.seen.append(update.metrics)
         self._step += 1
 
-    def _repeats(self, operation: str) -> int:
+    def _num_times(self, operation: str) -> int:
         kind, _, changed = self._change.partition(" ")
         if self._step != CHANGED_STEP or changed != operation:
             return 1
@@ -92,11 +92,11 @@ class Loop:
 
     def _probe(self, client: Any) -> None:
         """What the weights are, as far as a client can tell."""
-        output = self._wait(client.forward([self._datum(9, place) for place in range(4)], "cross_entropy"))
+        output = self._wait(client.forward([self._datum(9, index) for index in range(4)], "cross_entropy"))
         self.seen.append([[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs])
 
-    def _datum(self, step: int, place: int) -> Any:
-        tokens = [1 + (7 * step + 3 * place + position) % 50 for position in range(6 + place % 3)]
+    def _datum(self, step: int, index: int) -> Any:
+        tokens = [1 + (7 * step + 3 * index + position) % 50 for position in range(6 + index % 3)]
         inputs = {"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)}
         return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
@@ -104,28 +104,28 @@ class Loop:
         return future.result()
 
 
-def _policy_datum(sequence: Any, place: int) -> Any:
+def _policy_datum(sequence: Any, index: int) -> Any:
     tokens = [*PROMPT, *sequence.tokens]
     num_prompt = len(PROMPT) - 1
     inputs = {
         "target_tokens": tokens[1:],
         "logprobs": [0.0] * num_prompt + [*map(float, sequence.logprobs)],
-        "advantages": [0.0] * num_prompt + [1.0 if place % 2 else -1.0] * len(sequence.tokens),
+        "advantages": [0.0] * num_prompt + [1.0 if index % 2 else -1.0] * len(sequence.tokens),
     }
     return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
 
 def run(loop: str, url: str, base: str, key: str, change: str = "") -> dict[str, Any]:
     """Run a loop; return what its client saw, and its error."""
-    played = None
+    running = None
     try:
         service = tinker.ServiceClient(base_url=url, api_key=key)
-        played = Loop(service, base, change)
-        getattr(played, loop)()
+        running = Loop(service, base, change)
+        getattr(running, loop)()
         service.close("success").result()
-        return {"seen": played.seen, "error": None}
+        return {"seen": running.seen, "error": None}
     except Exception as error:
-        return {"seen": [] if played is None else played.seen, "error": f"{type(error).__name__}: {error}"}
+        return {"seen": [] if running is None else running.seen, "error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

@@ -89,12 +89,12 @@ class FaultProxy:
         if kind == "delayed":
             await asyncio.sleep(DELAY_S)
         callback = asyncio.to_thread(self._callbacks[kind]) if kind in self._callbacks else None
-        sending = [self._ask(scope, body) for _ in range(2 if kind == "doubled" else 1)]
+        sending = [self._request(scope, body) for _ in range(2 if kind == "doubled" else 1)]
         responses = await asyncio.gather(*sending, *([callback] if callback else []))
         response: httpx.Response = responses[0]
         return response
 
-    async def _ask(self, scope: dict[str, Any], body: bytes) -> httpx.Response:
+    async def _request(self, scope: dict[str, Any], body: bytes) -> httpx.Response:
         headers = [pair for pair in scope["headers"] if pair[0] not in _DROPPED]
         query = scope["query_string"].decode()
         address = f"{self._url}{scope['path']}{'?' if query else ''}{query}"

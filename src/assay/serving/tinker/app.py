@@ -58,7 +58,7 @@ OLDEST_SDK = (0, 25)
 _TROUBLE_PAUSE_S = 1.0
 """The SDK asks for a result again at once after 5xx."""
 
-Answer = Callable[[TinkerCall], Any]
+Endpoint = Callable[[TinkerCall], Any]
 
 
 def with_tinker(openai_api: ASGIApp, app: AppState) -> ASGIApp:
@@ -74,7 +74,7 @@ def with_tinker(openai_api: ASGIApp, app: AppState) -> ASGIApp:
 
 def make_tinker_api(app: AppState) -> ASGIApp:
     """Return the application without authentication."""
-    posts: dict[str, tuple[type[TinkerBody] | None, Answer]] = {
+    posts: dict[str, tuple[type[TinkerBody] | None, Endpoint]] = {
         "create_session": (CreateSession, training.create_session),
         "session_heartbeat": (Heartbeat, training.heartbeat),
         "sessions/{session_id}/finish": (FinishSession, training.finish_session),
@@ -88,7 +88,7 @@ def make_tinker_api(app: AppState) -> ASGIApp:
         "asample": (Sample, sampling.sample),
         "weights_info": (WeightsInfo, catalog.weights_info),
     }
-    gets: dict[str, Answer] = {
+    gets: dict[str, Endpoint] = {
         "get_server_capabilities": catalog.capabilities,
         "samplers/{sampler_id}": sampling.get_sampler,
         "training_runs/{run_id}": catalog.training_run,
@@ -96,8 +96,8 @@ def make_tinker_api(app: AppState) -> ASGIApp:
     }
     checkpoint = "training_runs/{run_id}/checkpoints/{checkpoint_id:path}"
     routes = [
-        *(_route(app, path, answer, "POST", body_class) for path, (body_class, answer) in posts.items()),
-        *(_route(app, path, answer, "GET") for path, answer in gets.items()),
+        *(_route(app, path, endpoint, "POST", body_class) for path, (body_class, endpoint) in posts.items()),
+        *(_route(app, path, endpoint, "GET") for path, endpoint in gets.items()),
         _route(app, checkpoint, catalog.delete_checkpoint, "DELETE"),
         Route(f"{TINKER_PATH}/forward_backward", _forward_backward(app), methods=["POST"]),
         Route(f"{TINKER_PATH}/retrieve_future", _retrieve_future(app), methods=["POST"]),
@@ -118,7 +118,9 @@ def make_tinker_api(app: AppState) -> ASGIApp:
     return api
 
 
-def _route(app: AppState, path: str, answer: Answer, method: str, body_class: type[TinkerBody] | None = None) -> Route:
+def _route(
+    app: AppState, path: str, endpoint: Endpoint, method: str, body_class: type[TinkerBody] | None = None
+) -> Route:
     async def respond(request: Request) -> Response:
         raw = RawBody(await _read_body(request))
 
@@ -127,7 +129,7 @@ def _route(app: AppState, path: str, answer: Answer, method: str, body_class: ty
             if not isinstance(tree, dict):
                 raise ApiError("The body must be a JSON object.", code="invalid_json")
             body = None if body_class is None else parsed(body_class, tree)
-            return answer(TinkerCall(app, project_of(request), key_id_of(request), body, tree, request.path_params))
+            return endpoint(TinkerCall(app, project_of(request), key_id_of(request), body, tree, request.path_params))
 
         tree = await anyio.to_thread.run_sync(work)
         return Response(status_code=204) if tree is None else JSONResponse(tree)

@@ -27,13 +27,13 @@ def fields(descriptor):
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_each_field_has_the_number_and_type_of_the_sdk(name: str) -> None:
-    ours, theirs = new_message(name).DESCRIPTOR, getattr(public_pb, name).DESCRIPTOR
-    known = fields(theirs)
+    ours, of_sdk = new_message(name).DESCRIPTOR, getattr(public_pb, name).DESCRIPTOR
+    known = fields(of_sdk)
     assert fields(ours) == {field: known[field] for field in fields(ours)}
     for field in ours.fields:
         if field.enum_type:
             values = field.enum_type.values_by_name
-            named = theirs.fields_by_name[field.name].enum_type.values_by_name
+            named = of_sdk.fields_by_name[field.name].enum_type.values_by_name
             assert {key: value.number for key, value in values.items()} == {
                 key: value.number for key, value in named.items()
             }

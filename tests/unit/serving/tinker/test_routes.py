@@ -71,9 +71,9 @@ def test_a_repeat_gets_the_same_future_and_another_body_is_refused(app: AppState
     worker, model_id = AnsweringWorker(app.sessions), new_model(http)
     step = {"model_id": model_id, "seq_id": 1, "adam_params": {"learning_rate": 0.5}}
     first = post(http, "optim_step", **step)
-    worker.answer_all()
+    worker.execute_all()
     assert post(http, "optim_step", **step) == first
-    worker.answer_all()
+    worker.execute_all()
     assert [kind for _, _, kind in worker.executed] == ["create_model", "optim_step"]
     refused = post(http, "optim_step", 400, **{**step, "adam_params": {"learning_rate": 0.25}})
     assert refused["code"] == "changed_request" and refused["category"] == "user"
@@ -91,7 +91,7 @@ def test_a_repeated_capture_has_the_sampler_of_the_first_request(app: AppState, 
     first = post(http, "save_weights_for_sampler", **capture, sampling_session_seq_id=4)
     for number in (4, 5):  # the SDK counts up
         assert post(http, "save_weights_for_sampler", **capture, sampling_session_seq_id=number) == first
-    worker.answer_all()
+    worker.execute_all()
     session_id = model_id.split(":")[0]
     assert result(http, first)["sampling_session_id"] == f"{session_id}:sample:4"
     sampler = app.sessions.sampler(session_id, 4)
@@ -105,10 +105,10 @@ def test_chunks_are_executed_in_the_order_of_their_numbers(app: AppState, http: 
     for seq_id in (3, 2):
         http.post("forward_backward", content=batch(model_id, seq_id), headers=PROTO)
     step = post(http, "optim_step", model_id=model_id, seq_id=4, adam_params={})
-    worker.answer_all()
+    worker.execute_all()
     assert result(http, step, 408)["type"] == "try_again"
     http.post("forward_backward", content=batch(model_id, 1), headers=PROTO)
-    worker.answer_all()
+    worker.execute_all()
     assert [seq_id for _, seq_id, _ in worker.executed] == [0, 1, 2, 3, 4]
     assert result(http, step) == {"metrics": {"passes": 3.0}}
 
@@ -139,7 +139,7 @@ def test_an_invalid_request_of_a_model_takes_its_number_and_fails_there(app: App
         post(http, "save_weights_for_sampler", model_id=model_id, seq_id=6, sampling_session_seq_id=0, kind="inflight"),
     ]
     good = post(http, "optim_step", model_id=model_id, seq_id=7, adam_params={}, later_option=False)
-    worker.answer_all()
+    worker.execute_all()
     params = ("path", "learning_rate", "optimizer_params", "later_option", "path", "kind")
     for future, param in zip(wrong, params, strict=True):
         failed = result(http, future)
@@ -213,7 +213,7 @@ def test_another_project_sees_nothing(app: AppState) -> None:
         sampler = post(
             http, "create_sampling_session", session_id=session_id, sampling_session_seq_id=0, base_model="tiny"
         )["sampling_session_id"]
-        worker.answer_all()
+        worker.execute_all()
         assert result(http, future)["path"] == path
     with tinker_http(app, **{"x-api-key": f"tml-{secrets['b']}"}) as http:
         own = new_session(http)
