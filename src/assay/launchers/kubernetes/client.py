@@ -5,6 +5,7 @@ kubeconfig: a token, a client certificate, or a program that prints one of them.
 """
 
 import base64
+import http.client
 import json
 import os
 import ssl
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from assay.base.errors import ConfigError, TrainingError
 
@@ -58,7 +60,7 @@ class ApiServer(NamedTuple):
         request.add_header("Accept", "application/json")
         if data is not None:
             request.add_header("Content-Type", MERGE_PATCH if method == "PATCH" else "application/json")
-        if token := self.token():
+        if token := self._current_token():
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=self.tls))
         try:
@@ -67,9 +69,19 @@ class ApiServer(NamedTuple):
                 return found
         except urllib.error.HTTPError as error:
             raise ApiServerError(error.code, _message(error)) from error
-        except (OSError, ValueError) as error:  # URLError is an OSError
+        except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
             reason = getattr(error, "reason", error)
             raise TrainingError(f"{self.server}: the Kubernetes API does not respond: {reason}") from error
+
+    def _current_token(self) -> str:
+        """Return the token; raises an error that does not quote it."""
+        try:
+            token = self.token()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TrainingError(f"{self.server}: the token for the Kubernetes API cannot be read: {error}") from error
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigError(f"{self.server}: the token for the Kubernetes API has characters that no token has.")
+        return token
 
     def find(self, path: str) -> Object | None:
         """Return an object, or None if there is no such object."""
@@ -100,7 +112,11 @@ def find_cluster(context: str | None = None, *, server: str | None = None) -> Ap
     if is_pod and context is None and not files:
         return _pod_cluster(os.environ)
     paths = [Path(text) for text in (files or str(Path.home() / ".kube" / "config")).split(os.pathsep) if text]
-    return _configured_cluster(_read_kubeconfigs(paths), context, server)
+    config = _read_kubeconfigs(paths)
+    try:
+        return _configured_cluster(config, context, server)
+    except (AttributeError, KeyError, TypeError) as error:  # e.g. a number instead of a URL
+        raise ConfigError(f"{', '.join(map(str, paths))}: this is not a kubeconfig: {error!r}") from error
 
 
 def _pod_cluster(environment: Mapping[str, str]) -> ApiServer:
@@ -150,6 +166,8 @@ def _configured_cluster(config: Object, context: str | None, server: str | None)
     cluster, chosen = servers[name], config["contexts"][name]
     if "server" not in cluster:
         raise ConfigError(f"the kubeconfig's context '{name}' names no cluster with a server.")
+    if urlsplit(cluster["server"]).scheme not in ("http", "https"):
+        raise ConfigError(f"the kubeconfig's context '{name}': its server '{cluster['server']}' is no HTTPS address.")
     user = config["users"].get(chosen.get("user"), {})
     if unsupported := sorted(UNSUPPORTED & {*cluster, *user}):
         raise ConfigError(

@@ -1,6 +1,8 @@
 """Which cluster is meant, and with which credentials it is asked; against a stand-in's HTTPS."""
 
 import base64
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,48 @@ def test_a_server_that_does_not_answer_is_named(config: dict[str, Any], tmp_path
     write(config, tmp_path / "config")
     with pytest.raises(TrainingError, match=r"https://127.0.0.1:9: the Kubernetes API does not respond"):
         num_accounts()
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "message"),
+    [
+        ("cluster", {"server": "a server"}, r"context 'test': its server 'a server' is no HTTPS address"),
+        ("cluster", {"server": 6443}, r"config: this is not a kubeconfig: "),
+        ("user", {"exec": {"args": ["none"]}}, r"config: this is not a kubeconfig: KeyError\('command'\)"),
+        ("user", {"exec": {"command": "echo", "args": ["[]"]}}, r"config: this is not a kubeconfig: "),
+        ("user", {"exec": {"command": "echo", "args": ['{"status": 5}']}}, r"config: this is not a kubeconfig: "),
+        ("user", {"tokenFile": "none"}, r"the token for the Kubernetes API cannot be read: .*none"),
+    ],
+)
+def test_a_damaged_kubeconfig_is_one_clear_error(
+    config: dict[str, Any], tmp_path: Path, section: str, value: dict[str, Any], message: str
+) -> None:
+    config[f"{section}s"][0][section] = value
+    write(config, tmp_path / "config")
+    with pytest.raises((ConfigError, TrainingError), match=message):
+        num_accounts()
+
+
+@pytest.mark.parametrize("token", ["top\nsecret", "top secret ☃"])
+def test_a_token_that_is_none_is_not_shown(config: dict[str, Any], tmp_path: Path, token: str) -> None:
+    config["users"][0]["user"] = {"token": token}
+    write(config, tmp_path / "config")
+    with pytest.raises(ConfigError, match="characters that no token has") as error:
+        num_accounts()
+    assert "secret" not in str(error.value)
+
+
+def test_a_server_of_another_protocol_is_named(config: dict[str, Any], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config["clusters"][0]["cluster"]["server"] = url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        write(config, tmp_path / "config")
+
+        def greet() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.recv(1000)
+                accepted.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        with pytest.raises(TrainingError, match=f"{url}: the Kubernetes API does not respond"):
+            num_accounts()
