@@ -171,13 +171,12 @@ def objects_of(
 def _node_command(
     run: Run, config: KubernetesConfig, size: JobSize, *, leader: str, options: Sequence[str]
 ) -> list[str]:
-    node = [
-        *("--on", "nodes", "--node", "$(JOB_COMPLETION_INDEX)", "--address", "$(POD_IP)"),
-        *("--lead", leader, "--workers-per-node", str(size.workers_per_node)),
-    ]
+    node = ["--on", "nodes", "--lead", leader, "--workers-per-node", str(size.workers_per_node)]
     if not any(option.startswith("--leave-within") for option in options):
         node.append(f"--leave-within={max(1, config.grace_s - MARGIN_S)}")
-    return resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
+    command = resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
+    literal = [text.replace("$(", "$$(") for text in command]  # a run's id may look like a variable
+    return [*literal, "--node", "$(JOB_COMPLETION_INDEX)", "--address", "$(POD_IP)"]
 
 
 def _fill_pod(
@@ -231,7 +230,7 @@ def _resources(run: Run, config: KubernetesConfig, size: JobSize) -> Object:
 
 def _check_reachable(home: Home, run: Run, config: KubernetesConfig) -> None:
     """Raise `ConfigError` for a folder that is not on the claim, or a ledger that no Secret names."""
-    if config.image is None:
+    if not config.image:
         raise ConfigError("--on kubernetes needs --image: a container image that has assay (see docs/kubernetes.md).")
     if config.claim is None:
         raise ConfigError(
@@ -269,7 +268,22 @@ def _patched(job: Object, path: Path | None) -> Object:
     if not isinstance(patch, dict):
         raise ConfigError(f"{path}: expected a mapping, as in a Job, e.g. spec: {{template: ...}}.")
     merged: Object = _merged(job, patch)
+    try:
+        is_same = _identity(merged) == _identity(job)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        is_same = False
+    if not is_same:
+        raise ConfigError(
+            f"{path}: a patch may not change the Job's name, namespace or annotations of assay, nor the container "
+            "'node' into something else."
+        )
     return merged
+
+
+def _identity(job: Object) -> tuple[object, ...]:
+    metadata, containers = job["metadata"], job["spec"]["template"]["spec"]["containers"]
+    own = {key: text for key, text in metadata["annotations"].items() if key.startswith("assay/")}
+    return metadata["name"], metadata["namespace"], own, containers[0]["name"]
 
 
 def _merged(value: Any, patch: Any) -> Any:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from assay.base.errors import ConfigError, TrainingError
 from assay.elastic.nodes.connection import STOPPED_EARLY, link_key
-from assay.launchers.kubernetes.client import ApiServer, ApiServerError, Object, find_cluster
+from assay.launchers.kubernetes.client import ApiServer, ApiServerError, NoCredentialsError, Object, find_cluster
 from assay.launchers.kubernetes.job import (
     FEWEST_NODES,
     MOST_NODES,
@@ -222,7 +222,7 @@ def job_text(home: Home, run: Run, config: KubernetesConfig, *, world_size: int,
     """Return the objects as YAML, for `kubectl apply -f -`."""
     import yaml
 
-    name = f"{config.namespace or 'default'}/{job_name(run)}"
+    name = f"{config.namespace or _default_namespace(config.context)}/{job_name(run)}"
     if config.as_ == "trainjob":
         from assay.launchers.kubernetes.trainjob import trainjob_objects
 
@@ -231,7 +231,18 @@ def job_text(home: Home, run: Run, config: KubernetesConfig, *, world_size: int,
     else:
         head = f"# Run {run.run_id}, from its last commit to its end. Written by 'assay train --on kubernetes'.\n"
         objects = objects_of(home, run, config, name=name, world_size=world_size, options=options)
+    if not home.has_run(run.run_id):
+        head += (
+            "# The run does not exist yet, so its pods would end with 2: start it, or print this with --resume RUN.\n"
+        )
     return head + yaml.safe_dump_all(objects, sort_keys=False, width=110)
+
+
+def _default_namespace(context: str | None) -> str:
+    try:
+        return find_cluster(context).namespace
+    except NoCredentialsError:
+        return "default"
 
 
 def state(launch: Launch) -> LaunchState:

@@ -108,8 +108,8 @@ def test_each_pod_runs_the_node_command_under_its_index(home: Home, run: Run, tm
     )
     command = pod_of(job)["containers"][0]["command"]
     assert " ".join(command) == (
-        "assay train --resume long --workers 4 --on nodes --node $(JOB_COMPLETION_INDEX) --address $(POD_IP) "
-        "--lead assay-long-0.assay-long --workers-per-node 2 --leave-within=50 --max-restarts=3"
+        "assay train --resume long --workers 4 --on nodes --lead assay-long-0.assay-long --workers-per-node 2 "
+        "--leave-within=50 --max-restarts=3 --node $(JOB_COMPLETION_INDEX) --address $(POD_IP)"
     )
     assert pod_of(job)["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"]
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -169,9 +169,9 @@ def test_a_folder_that_pods_cannot_reach_is_named(home: Home, run: Run, tmp_path
     job_of(home, run.model_copy(update={"store_url": "s3://bucket/prefix"}), config(tmp_path))
     with pytest.raises(ConfigError, match=r"ASSAY_HOME is .*, which the pods cannot reach"):
         job_of(home, run, config(tmp_path / "elsewhere"))
-    for option in ("image", "claim"):
+    for option, value in (("image", None), ("image", ""), ("claim", None)):
         with pytest.raises(ConfigError, match=rf"needs --{option}"):
-            job_of(home, run, config(tmp_path, **{option: None}))
+            job_of(home, run, config(tmp_path, **{option: value}))
 
 
 def test_a_patch_adds_to_lists_and_merges_what_has_a_name(home: Home, run: Run, tmp_path: Path) -> None:
@@ -199,6 +199,51 @@ def test_a_patch_adds_to_lists_and_merges_what_has_a_name(home: Home, run: Run, 
     patch.write_text("[spec]")
     with pytest.raises(ConfigError, match="expected a mapping"):
         job_of(home, run, config(tmp_path, patch=patch))
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "spec: 5",
+        "spec: {template: }",
+        "spec: {template: {spec: {containers: 7}}}",
+        "metadata: {name: other}",
+        "metadata: {namespace: other}",
+        "metadata: {annotations: }",
+        "metadata: {annotations: {assay/own-size: '9'}}",
+    ],
+)
+def test_a_patch_that_makes_it_another_job_is_refused(home: Home, run: Run, tmp_path: Path, patch: str) -> None:
+    (tmp_path / "patch.yaml").write_text(patch)
+    with pytest.raises(ConfigError, match=r"patch.yaml: a patch may not change"):
+        job_of(home, run, config(tmp_path, patch=tmp_path / "patch.yaml"))
+    (tmp_path / "patch.yaml").write_text("metadata: {annotations: {team: speech}, labels: {team: speech}}")
+    assert job_of(home, run, config(tmp_path, patch=tmp_path / "patch.yaml"))["metadata"]["labels"]["team"] == "speech"
+
+
+def test_the_id_of_a_run_is_no_variable_of_the_pod(home: Home, run: Run, tmp_path: Path) -> None:
+    named = run.model_copy(update={"run_id": "$(POD_IP)"})
+    command = pod_of(job_of(home, named, config(tmp_path)))["containers"][0]["command"]
+    assert command[command.index("--resume") + 1] == "$$(POD_IP)"
+    assert command[command.index("--address") + 1] == "$(POD_IP)"
+
+
+def test_printed_objects_have_the_namespace_of_the_context_and_tell_that_the_run_is_missing(
+    home: Home, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    assert "namespace: default\n" in job_text(home, run, config(tmp_path), world_size=1)
+    clusters = [{"name": "c", "cluster": {"server": "https://c:6443"}}]
+    contexts = [{"name": "c", "context": {"cluster": "c", "namespace": "team"}}]
+    (tmp_path / "kubeconfig").write_text(
+        yaml.safe_dump({"clusters": clusters, "contexts": contexts, "current-context": "c"})
+    )
+    text = job_text(home, run, config(tmp_path), world_size=1)
+    assert "namespace: team\n" in text and "namespace: default" not in text
+    assert "# The run does not exist yet" in text
+    Path(run.run_dir).mkdir(parents=True)
+    Path(run.run_dir, "run.json").touch()
+    assert "# The run does not exist yet" not in job_text(home, run, config(tmp_path), world_size=1)
 
 
 def test_a_trainjob_has_the_same_pods_and_a_fixed_size(home: Home, run: Run, tmp_path: Path) -> None:
