@@ -60,11 +60,11 @@ def check_commands(engine: tuple[str, ...], kill: Callable[[], None], *, num_row
     assert 0 < killer.num_written < num_rows / rows_per_shard
     for path in ("dataset", "indexed", "dataset/_held-out/*"):
         (one,), (other,) = (list(Path(folder).glob(f"{path}/manifest.json")) for folder in ("here", "elsewhere"))
-        assert _without_places(one) == _without_places(other)
+        assert _without_locations(one) == _without_locations(other)
     files, others = ({path.relative_to(top) for path in top.rglob("*")} for top in (Path("here"), Path("elsewhere")))
     assert files == others
 
 
-def _without_places(manifest: Path) -> dict[str, object]:
+def _without_locations(manifest: Path) -> dict[str, object]:
     tree = json.loads(manifest.read_text())
     return {name: value for name, value in tree.items() if name not in ("source_url", "record_sha256")}

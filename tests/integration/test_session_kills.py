@@ -82,14 +82,14 @@ def service(requires, tmp_path: Path) -> Iterator[Service]:
 def judge_kills(service: Service, loop: str, faults: list[Fault]) -> None:
     """Assert that the client sees, and the worker stores, what they do undisturbed."""
 
-    def kill_both() -> None:
+    def kill_worker_and_server() -> None:
         service.worker.kill_and_start()
         service.server.kill_and_start()
 
     callbacks = {
         "kill worker": service.worker.kill_and_start,
         "kill server": service.server.kill_and_start,
-        "kill both": kill_both,
+        "kill both": kill_worker_and_server,
     }
     with Judge(service.url, base="tiny").sitting(callbacks) as judge:
         verdicts = [judge(loop, fault) for fault in faults]

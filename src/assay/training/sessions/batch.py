@@ -2,7 +2,7 @@
 
     datum 0 1 2 3 4 5 6 7 of 8, 4 lanes -->  lane 0: 0 1   lane 1: 2 3   lane 2: 4 5   lane 3: 6 7
 
-A datum's place in the request decides its lane, so gradients have the same bits on any number of ranks. The model reads
+A datum's index in the request decides its lane, so gradients have the same bits on any number of ranks. The model reads
 a datum's tokens and then its last target, as a row of a dataset: the targets are the tokens that follow, as a rule.
 """
 
@@ -37,9 +37,9 @@ def check_datums(datums: Sequence[Datum], loss: NamedLoss, shape: CausalShape) -
     """Raise `DataError` about the first datum that the model or the loss cannot take."""
     if not datums:
         raise DataError("data: the request has no datum. Send at least one.")
-    for place, datum in enumerate(datums):
+    for index, datum in enumerate(datums):
         if (problem := _problem_of(datum, loss, shape)) is not None:
-            raise DataError(f"data[{place}]: {problem}")
+            raise DataError(f"data[{index}]: {problem}")
 
 
 def _problem_of(datum: Datum, loss: NamedLoss, shape: CausalShape) -> str | None:
@@ -76,32 +76,32 @@ def lanes_of(
     datums: Sequence[Datum], loss: NamedLoss, *, num_lanes: int, lanes: Sequence[int], max_tokens: int | None
 ) -> list[LaneShare]:
     """Return these lanes of a request. `max_tokens`: padded tokens of a micro-batch; a longer datum goes alone."""
-    lane_of_place = np.arange(len(datums)) * num_lanes // len(datums)
+    lane_of_datum = np.arange(len(datums)) * num_lanes // len(datums)
     shares = []
     for lane in lanes:
-        pieces = _pieces(np.flatnonzero(lane_of_place == lane).tolist(), datums, max_tokens)
-        shares.append(LaneShare(lane, tuple(_micro_batch(places, datums, loss) for places in pieces)))
+        pieces = _pieces(np.flatnonzero(lane_of_datum == lane).tolist(), datums, max_tokens)
+        shares.append(LaneShare(lane, tuple(_micro_batch(indices, datums, loss) for indices in pieces)))
     return shares
 
 
-def _pieces(places: list[int], datums: Sequence[Datum], max_tokens: int | None) -> Iterator[list[int]]:
+def _pieces(indices: list[int], datums: Sequence[Datum], max_tokens: int | None) -> Iterator[list[int]]:
     """Yield the datums of each micro-batch, cut as the loader cuts the rows of a lane."""
     if max_tokens is None:
-        if places:
-            yield places
+        if indices:
+            yield indices
         return
-    by_length = sorted(places, key=lambda place: -len(datums[place].tokens))
+    by_length = sorted(indices, key=lambda index: -len(datums[index].tokens))
     while by_length:
         size = max(1, max_tokens // (len(datums[by_length[0]].tokens) + 1))
         yield by_length[:size]
         by_length = by_length[size:]
 
 
-def _micro_batch(places: Sequence[int], datums: Sequence[Datum], loss: NamedLoss) -> MicroBatch:
-    own = [datums[place] for place in places]
+def _micro_batch(indices: Sequence[int], datums: Sequence[Datum], loss: NamedLoss) -> MicroBatch:
+    own = [datums[index] for index in indices]
     rows = [np.append(datum.tokens, datum.targets[-1]) for datum in own]
     return MicroBatch(
-        row_ids=np.array(places, np.uint64),
+        row_ids=np.array(indices, np.uint64),
         ragged={TOKENS: _padded(rows), TARGETS: _padded([datum.targets for datum in own])},
         columns={
             name: pa.array([datum.inputs.get(name, np.ones(len(datum.tokens), np.float32)) for datum in own])

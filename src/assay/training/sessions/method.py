@@ -16,7 +16,7 @@ from assay.training.sessions.losses import LOSSES, NamedLoss
 from assay.training.trainer.method import FrozenModels, Loss, Tensors
 from assay.training.trainer.method_config import CausalMethodConfig
 
-_PLACES, _SCORED = "places", "scored"
+_INDICES, _SCORED = "indices", "scored"
 
 
 class SessionMethod:
@@ -43,9 +43,9 @@ class SessionMethod:
         self._scored: list[tuple[Int64[Tensor, "_"], Float[Tensor, "_ _"]]] = []
 
     def logprobs(self) -> dict[int, Float32[np.ndarray, "_"]]:
-        """Return the logprobs of this rank's datums since `begin`, padded, by their place in the request."""
-        found = [(places.tolist(), logprobs.float().cpu().numpy()) for places, logprobs in self._scored]
-        return {place: row for places, rows in found for place, row in zip(places, rows, strict=True)}
+        """Return the logprobs of this rank's datums since `begin`, padded, by their index in the request."""
+        found = [(indices.tolist(), logprobs.float().cpu().numpy()) for indices, logprobs in self._scored]
+        return {index: row for indices, rows in found for index, row in zip(indices, rows, strict=True)}
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         targets = micro_batch.ragged[TARGETS]
@@ -54,7 +54,7 @@ class SessionMethod:
             "input_ids": micro_batch.tokens.values,
             TARGETS: targets.values,
             _SCORED: scored,
-            _PLACES: micro_batch.row_ids.astype(np.int64),
+            _INDICES: micro_batch.row_ids.astype(np.int64),
             **{name: _padded(column, scored) for name, column in micro_batch.columns.items()},
         }
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -67,8 +67,8 @@ class SessionMethod:
 
     def loss(self, model: nn.Module, tensors: Tensors, frozen_models: FrozenModels) -> Loss:  # noqa: ARG002
         scores: TokenScores = model(tensors["input_ids"], None, tensors[_SCORED], targets=tensors[TARGETS])
-        if _PLACES in tensors:
-            self._scored.append((tensors[_PLACES], scores.logprobs.detach()))
+        if _INDICES in tensors:
+            self._scored.append((tensors[_INDICES], scores.logprobs.detach()))
         return Loss(self._loss.of_tokens(scores.logprobs, tensors, self._settings).sum(), {})
 
 

@@ -204,10 +204,10 @@ class SessionTrainer:
         everyone = self._ranks.all_gather_lanes(losses, most=self._shares.most)
         of_ranks: list[dict[int, Float32[np.ndarray, "_"]]] = [{}] * self._ranks.world_size
         dist.all_gather_object(of_ranks, self._method.logprobs(), group=self._ranks.control)
-        logprobs = {place: row for of_rank in of_ranks for place, row in of_rank.items()}
+        logprobs = {index: row for of_rank in of_ranks for index, row in of_rank.items()}
         return PassOutput(
             added_in_order(loss for _, loss in everyone),
-            [logprobs[place][:length] for place, length in enumerate(self._num_targets)],
+            [logprobs[index][:length] for index, length in enumerate(self._num_targets)],
         )
 
 

@@ -151,10 +151,10 @@ class SamplerExecutor:
         self._models[key] = model
         if len(self._models) > MAX_MODELS:
             self._models.popitem(last=False)
-        wanted = (str(weights.model), weights.kind, weights.number)
-        if self._loaded.get(key) != wanted:
+        weights_key = (str(weights.model), weights.kind, weights.number)
+        if self._loaded.get(key) != weights_key:
             model.load(self._stored(weights))
-            self._loaded[key] = wanted
+            self._loaded[key] = weights_key
         return model
 
     def _stored(self, weights: _Weights) -> bytes | None:

@@ -111,18 +111,18 @@ def test_a_restored_model_goes_on_with_the_same_bits(tmp_path: Path) -> None:
             return trainer.digest()
 
         whole, first, second, only_weights = (session_trainer(ranks) for _ in range(4))
-        begun = first.digest()
+        initial = first.digest()
         first.restore(first.stored())  # before the first update, too
         steps(first, range(3))
         second.restore(first.stored())
         only_weights.restore(first.stored(), with_moments=False)
         assert second.stored(with_moments=False) == only_weights.stored(with_moments=False)
         found = [steps(trainer, range(3, 6)) for trainer in (second, only_weights)]
-        return [begun, steps(whole, range(6))], found
+        return [initial, steps(whole, range(6))], found
 
-    [([begun, whole], [restored, without_moments])] = on_ranks(1, split, tmp_path)
+    [([initial, whole], [restored, without_moments])] = on_ranks(1, split, tmp_path)
     assert restored == whole
-    assert len({begun, whole, without_moments}) == 3
+    assert len({initial, whole, without_moments}) == 3
 
 
 def wrong(**changes: Any) -> Datum:

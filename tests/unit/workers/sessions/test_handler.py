@@ -50,7 +50,7 @@ def test_a_session_is_held_while_it_is_used_stored_when_it_is_idle_and_closed_wh
 
 
 def test_models_beside_each_other_have_the_bits_that_they_have_alone(tmp_path: Path) -> None:
-    def ask(session: RequestedSession, number: int) -> None:
+    def send_requests(session: RequestedSession, number: int) -> None:
         session.create(number)
         for seq_id in range(1, 6, 2):
             session.step(seq_id, target=MODEL._replace(number=number), scale=number + 1.0)
@@ -58,7 +58,7 @@ def test_models_beside_each_other_have_the_bits_that_they_have_alone(tmp_path: P
     def served(ranks: Ranks) -> list[Any]:
         together = RequestedSession(tmp_path / "together", num_models=3)
         for number in range(3):
-            ask(together, number)
+            send_requests(together, number)
         worker, handler = worker_of(together, ranks)
         while worker.poll() and handler.has_executed:
             pass
@@ -66,7 +66,7 @@ def test_models_beside_each_other_have_the_bits_that_they_have_alone(tmp_path: P
         found = [together.states("commits")]
         for number in range(3):
             alone = RequestedSession(tmp_path / str(number), num_models=3)
-            ask(alone, number)
+            send_requests(alone, number)
             executor = alone.executor(ranks, number=number)
             while executor.execute_next():
                 pass

@@ -17,7 +17,7 @@ from session_requests import MODEL, SESSION, RequestedSession, passes
 LAST = 9
 
 
-def ask_all(session: RequestedSession) -> None:
+def send_all(session: RequestedSession) -> None:
     """Two steps, a save between a pass and its update, a failed update, a save, and a third step."""
     session.create()
     session.step(1)
@@ -39,7 +39,7 @@ def outcome(session: RequestedSession) -> tuple[dict[int, bytes], dict[str, byte
 
 def all_at_once(ranks: Ranks, folder: Path) -> Any:
     session = RequestedSession(folder)
-    ask_all(session)
+    send_all(session)
     executor = session.executor(ranks)
     while executor.execute_next():
         pass
@@ -69,7 +69,7 @@ def test_a_worker_that_dies_after_any_request_changes_no_bit(
         found = []
         for number in range(1, LAST + 3):
             session = RequestedSession(tmp_path / str(number))
-            ask_all(session)
+            send_all(session)
             executor = session.executor(ranks, commit_after_s=commit_after_s)
             for _ in range(number):
                 executor.execute_next()
@@ -101,7 +101,7 @@ def test_requests_are_executed_in_the_order_of_their_numbers(undisturbed: Any, t
 def test_a_damaged_state_is_passed_over_and_more_is_executed_again(undisturbed: Any, tmp_path: Path) -> None:
     def damaged(ranks: Ranks) -> list[str]:
         session = RequestedSession(tmp_path)
-        ask_all(session)
+        send_all(session)
         executor = session.executor(ranks)
         for _ in range(5):
             executor.execute_next()

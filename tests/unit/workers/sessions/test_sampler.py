@@ -105,7 +105,7 @@ def test_logprobs_of_a_prompt_and_of_its_samples_are_those_of_the_model(tmp_path
         [(tokens, logprobs, _)] = samples_of(session, target)[1]
         with torch.no_grad():
             expected = network(input_ids=torch.tensor([PROMPT + tokens])).logits[0].log_softmax(-1)
-        own = [expected[place, token].item() for place, token in enumerate((PROMPT + tokens)[1:])]
+        own = [expected[position, token].item() for position, token in enumerate((PROMPT + tokens)[1:])]
         top = np.frombuffer(message.topk_prompt_logprobs.token_ids, "<i4").reshape(3, 2).tolist()
         best = expected[: len(PROMPT) - 1].topk(2).indices.tolist()
         return np.frombuffer(message.prompt_logprobs, "<f4").tolist(), logprobs, own, top, best
@@ -150,9 +150,9 @@ def test_the_newest_samplers_without_a_name_are_kept(tmp_path: Path) -> None:
         execute(session, ranks)
         return [session.results(target)[1] for target in targets[:2]]
 
-    [(oldest, kept)] = on_ranks(1, sampled, tmp_path)
+    [(oldest, retained)] = on_ranks(1, sampled, tmp_path)
     assert "newer samplers were captured" in json.loads(oldest)["error"]
-    assert len(parse_message("SampleResponse", kept).sequences) == 1
+    assert len(parse_message("SampleResponse", retained).sequences) == 1
 
 
 def test_a_prompt_that_does_not_fit_fails_alone_and_deleted_weights_are_told(tmp_path: Path) -> None:
