@@ -34,6 +34,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 
+from assay.base.errors import ConfigError, StoreError
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
@@ -43,6 +44,7 @@ from assay.store.heartbeat import Beat
 STOPPED_EARLY = 75
 """Exit code of a node that leaves a run that goes on, or can go on (EX_TEMPFAIL)."""
 KEY_FILE = "link.key"
+KEY_BYTES = 64
 INTRODUCE_S = 10.0
 """Seconds the other end gets to prove that it knows the key."""
 SEND_S = 60.0
@@ -306,19 +308,34 @@ def link_key(run_dir: Path, *, fresh: bool = False) -> bytes:
     `fresh`: replace an existing key, because a key that was copied with the folder may be known to others.
     """
     path = run_dir / KEY_FILE
-    if fresh:
-        path.unlink(missing_ok=True)
-    if not path.exists():
-        draft = run_dir / f".{KEY_FILE}-{secrets.token_hex(8)}"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-        try:
-            os.link(draft, path)  # like a rename, but the first one wins
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    return path.read_bytes()
+    try:
+        if fresh or not path.exists():
+            _write_key(path, replaces=fresh)
+        key = path.read_bytes()
+    except OSError as error:
+        kind = ConfigError if isinstance(error, PermissionError) else StoreError
+        raise kind(
+            f"{path}: the key of the run's nodes cannot be read or written: {error.strerror}. All nodes run as the "
+            "user who started the run, and see its folder."
+        ) from error
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{path}: the key of the run's nodes is damaged. Stop all nodes of the run, and remove it.")
+    return key
+
+
+def _write_key(path: Path, *, replaces: bool) -> None:
+    draft = path.with_name(f".{KEY_FILE}-{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(KEY_BYTES // 2))
+    if replaces:
+        draft.replace(path)
+        return
+    try:
+        os.link(draft, path)  # like a rename, but the first one wins
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
 
 
 def _with_keepalive(connected: socket.socket) -> socket.socket:

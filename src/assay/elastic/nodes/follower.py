@@ -76,6 +76,8 @@ class Follower:
         self._heard_s = clock.monotonic_s()
         self.candidates: tuple[int, ...] = ()
         """Indices of the nodes that may lead after this leader."""
+        self.reason = ""
+        """Why the leader made this node leave; empty if this node asked for it."""
 
     def follow(self, waits: Callable[[], None]) -> Departure:
         """Follow the leader until the run is over, this node is dismissed, or the leader is gone.
@@ -97,6 +99,7 @@ class Follower:
             error = TrainingError(f"run {self._run.run_id}: {message.reason}")
             error.exit_code = message.exit_code
             raise error
+        self.reason = message.reason
         return "left" if message.exit_code else "finished"
 
     def request_stop(self) -> None:

@@ -235,7 +235,10 @@ class NodeGroup:
             number = peer.node
             if number is None or number == self._node:
                 number = max(FIRST_LENT, 1 + max(self._peers, default=0))
-            self.lose(number)  # a node that returns may still have its old, broken link here
+            if (former := self._peers.get(number)) is not None:
+                # The broken link of a node that has returned; or a second process, and the first would come back.
+                dismiss(former, Exit(reason=f"another process has come as node {number}, on {peer.hello.host}"))
+            self.lose(number)
             self._peers[number] = peer
             self._last_arrival_s = self._clock.monotonic_s()
 

@@ -70,13 +70,15 @@ class RunNode:
         self._is_finished = is_finished
         self._notify = notify
         self._clock = clock or SystemClock()
-        self._key = link_key(Path(run.run_dir))
+        link_key(Path(run.run_dir))  # raises before anything is started
         self._context = fork_context()
         self._follower: Follower | None = None
         self._stop_requested = False
         self._others: tuple[int, ...] = ()
         """The nodes that may lead after the last leader, this one included; empty if it told none."""
         self._extra_s = 0.0
+        self._unreachable = ""
+        """Why this node has found no leader where the run's folder names one."""
         signal.signal(signal.SIGTERM, self._request_stop)
 
     def next_role(self, waits: Callable[[], None] = lambda: None) -> Role:
@@ -92,6 +94,7 @@ class RunNode:
                 return "finished"
             must_check = False
             if (found := self._find_leader()) is not None:
+                self._unreachable = ""
                 if (departure := self._follow(*found, waits)) != "no leader":
                     return departure
                 since_s, must_check = self._clock.monotonic_s(), True
@@ -110,7 +113,7 @@ class RunNode:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         if self._stop_requested:
             return "left"
-        self._notify(f"run {self._run.run_id}: node {self._index} leads, at {self._host}")
+        self._notify(f"run {self._run.run_id}: node {self._index} leads, at {self._host}{self._unreachable}")
         return "leads"
 
     @contextmanager
@@ -138,16 +141,21 @@ class RunNode:
         self._notify(f"run {self._run.run_id}: another node leads, and node {self._index} follows it")
 
     def _find_leader(self) -> tuple[Link, str] | None:
-        """Return a link to a leader that answers, and its host."""
+        """Return a link to a leader that answers, and its host.
+
+        The key is read each time: a launcher replaces it when it starts the run.
+        """
+        key = link_key(Path(self._run.run_dir))
         known = read_leader(Path(self._run.run_dir))
         named = [(known.host, known.port)] if known else []
         if self._leader_host and (self._leader_host, self._port) not in named:
             named.append((self._leader_host, self._port))
         for host, port in named:
             try:
-                return connect_link(host, port, self._key, timeout_s=REPLY_S), host
-            except LinkLost:
-                continue
+                return connect_link(host, port, key, timeout_s=REPLY_S), host
+            except LinkLost as error:
+                if known is not None and host == known.host:
+                    self._unreachable = f"; the leader named before, at {host}:{port}, does not answer: {error}"
         return None
 
     def _follow(self, link: Link, host: str, waits: Callable[[], None]) -> Departure:
@@ -156,9 +164,12 @@ class RunNode:
             self._follower.request_stop()
         try:
             departure = self._follower.follow(waits)
+            reason = self._follower.reason
         finally:
             self._others, self._extra_s = self._follower.candidates, 0.0
             self._follower = None
+        if reason:
+            self._notify(f"run {self._run.run_id}: this node leaves: {reason}")
         if departure == "no leader":
             self._notify(f"run {self._run.run_id}: the leader at {host} is gone; the ranks of this node were stopped")
         return departure

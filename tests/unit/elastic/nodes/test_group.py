@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
-from assay.base.errors import AssayError, ConfigError, DataError, FencedError, TrainingError
+from assay.base.errors import AssayError, ConfigError, DataError, FencedError, StoreError, TrainingError
 from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
 from assay.elastic.nodes import follower as follower_module
@@ -186,6 +186,23 @@ def test_a_key_that_came_with_the_folder_is_replaced_when_a_job_is_submitted(tmp
     assert stat.S_IMODE((tmp_path / "link.key").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"), [(PermissionError(13, "Permission denied"), ConfigError), (OSError(116, "Stale"), StoreError)]
+)
+def test_a_key_that_cannot_be_read_or_is_damaged_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, kind: type[AssayError]
+) -> None:
+    def fails(_: Path) -> bytes:
+        raise error
+
+    (tmp_path / "link.key").write_text("")
+    with pytest.raises(ConfigError, match=r"link.key: the key of the run's nodes is damaged.*remove it"):
+        link_key(tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    with pytest.raises(kind, match=rf"link.key: .* cannot be read or written: {error.strerror}.*as the user"):
+        link_key(tmp_path)
+
+
 def until(is_so: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 20
     while not is_so():
@@ -318,6 +335,8 @@ def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None
     again = coming.comes(1, "b")
     until(lambda: group.room(8) == 4 and len(group._waiting_peers()) == 1)
     assert group.fitting(8) == 4
+    # A second process with this index; the first one would come back for ever if it were not told.
+    assert next_message(first) == Exit(exit_code=75, reason="another process has come as node 1, on b")
     with pytest.raises(LinkLost):
         next_message(first)
     assert next_message(again, 0.0) is None

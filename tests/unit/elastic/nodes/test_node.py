@@ -138,6 +138,35 @@ def once(function: Callable[[], object]) -> Callable[[], object]:
     return lambda: next(results, lambda: None)()
 
 
+def test_a_node_that_a_leader_sends_away_says_why(run: Run, clock: Clock) -> None:
+    notes: list[str] = []
+    with leader(run, Exit(reason="another process has come as node 1, on b")):
+        assert node_of(run, clock, 1, notify=notes.append).next_role() == "left"
+    assert notes == [f"run {run.run_id}: this node leaves: another process has come as node 1, on b"]
+
+
+def test_a_node_follows_a_leader_that_has_a_newer_key(run: Run, clock: Clock) -> None:
+    node = node_of(run, clock, 1)
+    link_key(Path(run.run_dir), fresh=True)
+    with leader(run, FINISHED):
+        assert node.next_role() == "finished"
+
+
+def test_who_leads_says_why_it_does_not_follow_the_leader_that_the_folder_names(run: Run, clock: Clock) -> None:
+    notes: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    name_leader(run, port)
+    assert node_of(run, clock, 0, leader="127.0.0.2", notify=notes.append).next_role() == "leads"
+    [note] = notes
+    assert note.endswith(
+        f"; the leader named before, at 127.0.0.1:{port}, does not answer: [Errno 111] Connection refused"
+    )
+    Path(run.run_dir, LEADER_FILE).unlink()
+    assert node_of(run, clock, 0, leader="127.0.0.2", notify=notes.append).next_role() == "leads"
+    assert "named before" not in notes[-1]
+
+
 def test_another_process_on_the_port_of_a_leader_is_not_waited_for(run: Run, clock: Clock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         name_leader(run, foreign.getsockname()[1])
