@@ -73,7 +73,7 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/models/test_lora.py tests/unit/models/test_flops.py tests/unit/inference/local/test_generator.py tests/integration/test_lora.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'slow and not soak' tests/integration/test_session_kills.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'slow and not soak' tests/integration/test_session_kills.py tests/benchmarks/test_tinker_sessions.py
 
 .venv-vllm/.installed: $(VENV)/.installed requirements-vllm.txt
 	$(call on_top_of_ours,.venv-vllm,--no-deps -r requirements-vllm.txt)
@@ -111,7 +111,7 @@ test-triton: .venv-triton/.installed  ## GPU kernels under Triton's interpreter;
 agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
 	.venv-bench-trl/bin/python -m pytest -m '' tests/agreement
 
-bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed .venv-sinks/.installed  ## peers side by side
+bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed .venv-sinks/.installed .venv-lora/.installed  ## peers side by side
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/scale.py
@@ -124,6 +124,7 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/serve.py --train
+	.venv-lora/bin/python benchmarks/tinker_sessions.py
 	.venv-sinks/bin/python benchmarks/dashboard.py
 
 clean:

@@ -149,10 +149,15 @@ def cost_of(work: Callable[[], object]) -> dict[str, float]:
     return {"cpu_s": time.process_time() - cpu_s, "wall_s": time.monotonic() - started_s}
 
 
-def peak_rss_mb(pid: int | str = "self") -> float:
-    """Return the highest resident memory of a process; 0 if it is gone."""
+def rss_mb(pid: int | str = "self", *, field: str = "VmRSS") -> float:
+    """Return the resident memory of a process; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(field)), 0.0)
+
+
+def peak_rss_mb(pid: int | str = "self") -> float:
+    """Return the highest resident memory of a process; 0 if it is gone."""
+    return rss_mb(pid, field="VmHWM")
