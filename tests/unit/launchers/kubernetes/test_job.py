@@ -83,6 +83,14 @@ def test_the_manifests_of_server_worker_and_database_are_valid(file: Path, versi
         kubernetes_validate.validate(item, version, strict=True)
 
 
+def test_the_manifests_can_be_applied_in_one_stream() -> None:
+    """As docs/kubernetes.md does: without a separator, two objects would become one."""
+    texts = [file.read_text() for file in sorted(MANIFESTS.glob("*.yaml"))]
+    whole = [item for text in texts for item in yaml.safe_load_all(text)]
+    assert list(yaml.safe_load_all("".join(texts))) == whole
+    assert {"PersistentVolumeClaim", "StatefulSet", "Deployment", "RoleBinding"} < {item["kind"] for item in whole}
+
+
 def test_ends_of_pods_mean_what_the_node_command_says(home: Home, run: Run, tmp_path: Path) -> None:
     spec = job_of(home, run, config(tmp_path, nodes=2))["spec"]
     assert (spec["parallelism"], spec["completions"], spec["completionMode"]) == (2, 2, "Indexed")
