@@ -187,7 +187,7 @@ def test_one_command_trains_a_recipe_and_another_stops_it(
     for wrong, message in (
         (("--claim", f"none:{shared}"), "--claim none: namespace 'default' has no such object"),
         (("--claim", f"{CLAIM}:/elsewhere"), "which the pods cannot reach"),
-        (("--namespace", "team"), "create services, list pods in namespace 'team', if there is one"),
+        (("--namespace", "team"), "create services, patch services, list pods in namespace 'team', if there is one"),
         (("--nodes", "3"), "--nodes 3 --workers 2"),
     ):
         refused = assay(*train, *options, *wrong)

@@ -39,7 +39,11 @@ OLDEST_VERSION = (1, 31)
 """The first that has all of `job.yaml` switched on."""
 NEWER_FIELDS = {"spec.successPolicy": (1, 31), "spec.podReplacementPolicy": (1, 29), "spec.podFailurePolicy": (1, 26)}
 """Field of a Job -> the first version that has it switched on."""
-RIGHTS = {("batch", "jobs"): ("create", "get", "delete"), ("", "services"): ("create",), ("", "pods"): ("list",)}
+RIGHTS = {
+    ("batch", "jobs"): ("create", "get", "delete"),
+    ("", "services"): ("create", "patch"),
+    ("", "pods"): ("list",),
+}
 """What a user needs to start, find and stop runs, for each API group and resource."""
 KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 POLL_S = 0.5
