@@ -66,7 +66,7 @@ class RunNode:
         self._index = index
         self._leader_host, self._port = _host_and_port(run.run_id, leader)
         self._bind = address or ""
-        self._host = address or own_address(self._leader_host)
+        self._host = _resolvable(address) if address else own_address(self._leader_host)
         self._is_finished = is_finished
         self._notify = notify
         self._clock = clock or SystemClock()
@@ -199,6 +199,19 @@ def own_address(towards: str | None) -> str:
                     continue
                 return address
     return "127.0.0.1"
+
+
+def _resolvable(address: str) -> str:
+    """Return the address of `--address`; raises `ConfigError` if it names nothing: ranks could not meet there."""
+    try:
+        socket.getaddrinfo(address, None, socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        if getattr(error, "errno", None) != socket.EAI_AGAIN:  # the name server may respond later
+            raise ConfigError(
+                f"--address {address}: this name has no IPv4 address here ({error}). Give the address at which other "
+                "nodes reach this one, or leave it out."
+            ) from error
+    return address
 
 
 def _host_and_port(run_id: str, leader: str | None) -> tuple[str | None, int]:

@@ -215,6 +215,20 @@ def test_nodes_of_a_run_try_one_port_first(run: Run, clock: Clock, monkeypatch: 
             node_of(run, clock, 0, leader=wrong)
 
 
+def test_an_address_that_names_nothing_is_refused_and_one_of_a_silent_name_server_is_not(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wrong in ("::1", "a" * 70, "not a host"):
+        with pytest.raises(ConfigError, match=r"^--address .* has no IPv4 address here.*leave it out"):
+            node_of(run, clock, 0, address=wrong)
+
+    def is_silent(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", is_silent)
+    assert node_of(run, clock, 0, address="n0")._host == "n0"
+
+
 def test_the_address_of_a_node_is_the_one_on_its_way_to_the_leader() -> None:
     assert own_address("127.0.0.1") == "127.0.0.1"
     assert own_address("no.such.host.invalid") == own_address(None)
