@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -78,6 +79,18 @@ class _RunOrPipeline(_Run):
         if current_home().has_pipeline(value):
             return str(value)
         return super().convert(value, param, ctx)
+
+
+class _RunOrSession(_Run):
+    """A session of the Tinker API, by its whole id, or a run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value) if is_session_id(value) else super().convert(value, param, ctx)
+
+
+def is_session_id(text: str) -> bool:
+    """Return whether a text is the id of a session of the Tinker API."""
+    return re.fullmatch("session-[0-9a-f]{24}", text) is not None
 
 
 class _FileOrRun(_Run):
@@ -169,6 +182,7 @@ FILE = InputFile()
 FILE_OR_CHANGE = _FileOrChange()
 RUN = _Run()
 RUN_OR_PIPELINE = _RunOrPipeline()
+RUN_OR_SESSION = _RunOrSession()
 FILE_OR_RUN = _FileOrRun()
 CAMPAIGN = _Campaign()
 DATASET = _Dataset(path_type=Path)

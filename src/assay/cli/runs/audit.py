@@ -1,20 +1,25 @@
-"""`assay runs audit`: check that training used each row exactly once."""
+"""`assay runs audit`: check that training used each row, or executed each request of a session, exactly once."""
 
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.parameters import RUN, current_home, json_option
+from assay.cli.parameters import RUN_OR_SESSION, current_home, is_session_id, json_option
 
 if TYPE_CHECKING:
     from assay.records.audit import AuditReport, WeightsDepth
 
 
+_COLOURS = {"pass": "green", "fail": "red", "incomplete": "yellow"}
+_EXIT_CODES = {"pass": 0, "fail": 1, "incomplete": 3}
+
+
 @click.command()
-@click.argument("run_id", metavar="RUN", type=RUN)
+@click.argument("run_id", metavar="RUN", type=RUN_OR_SESSION)
 @click.option("--quick", is_flag=True, help="Check the receipts only; do not read shards or weights.")
 @click.option("--deep", is_flag=True, help="Read the weights of every commit, not only those of the last one.")
 @json_option
@@ -26,11 +31,18 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     that was not checked. Exit code 0: proved. Exit code 1: the check fails, an earlier and more thorough audit
     failed, or the commit log is missing. Exit code 3 ('incomplete'): no problem so far, but the run is not
     finished or its dataset is not available. The command needs no ledger and works on read-only folders.
-    """
-    from assay.workflows.audit import audit_and_record
 
+    RUN may be a session of the Tinker API: then each acknowledged request must have exactly one result, in the order
+    of their numbers, and stored requests, results and states must be unchanged ('incomplete': some have no result yet).
+    """
     if quick and deep:
         raise ConfigError("--quick and --deep exclude each other: give one of them.")
+    if is_session_id(run_id):
+        if quick or deep:
+            raise ConfigError("--quick and --deep are for runs; a session is always read as a whole.")
+        _audit_session(run_id, as_json)
+    from assay.workflows.audit import audit_and_record
+
     report, earlier_report, save_problem = audit_and_record(
         current_home(), run_id, check_shards=not quick, weights=_weights(quick, deep)
     )
@@ -38,9 +50,8 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     if as_json:
         click.echo(report.to_json())
     else:
-        colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[verdict]
         suffix = "" if verdict == report.verdict else f" of what was checked; {verdict.upper()} on record"
-        click.secho(f"{report.verdict.upper()}{suffix}  {report.run_id}", fg=colour, bold=True)
+        click.secho(f"{report.verdict.upper()}{suffix}  {report.run_id}", fg=_COLOURS[verdict], bold=True)
         click.echo(f"  {_rows_text(report)}")
         if report.rows_quarantined:
             click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are corrupt")
@@ -63,7 +74,25 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
         click.secho(f"{message}; '{earlier_report.command()}' repeats it.", err=True, fg="yellow")
     if save_problem:
         click.echo(f"the report was not recorded: {save_problem}", err=True)
-    sys.exit({"pass": 0, "fail": 1, "incomplete": 3}[verdict])
+    sys.exit(_EXIT_CODES[verdict])
+
+
+def _audit_session(session_id: str, as_json: bool) -> NoReturn:
+    from assay.base.clock import SystemClock
+    from assay.serving.sessions.sessions import SessionRepository
+    from assay.store.objects import open_store
+    from assay.workers.sessions.audit import audit_session
+
+    sessions = SessionRepository(open_store(str(current_home().api)), SystemClock())
+    found = audit_session(sessions, session_id)
+    if as_json:
+        click.echo(json.dumps(found._asdict()))
+    else:
+        click.secho(f"{found.verdict.upper()}  {session_id}", fg=_COLOURS[found.verdict], bold=True)
+        click.echo(f"  {found.num_results:,} of {number_of(found.num_requests, 'request')} executed")
+        for line in found.problems:
+            click.echo(f"  problem: {line}")
+    sys.exit(_EXIT_CODES[found.verdict])
 
 
 def _rows_text(report: "AuditReport") -> str:

@@ -43,7 +43,7 @@ class ModelStates:
         header = {"next_seq_id": state.next_seq_id, "sha256": sha256_of_bytes(state.data)}
         self._store.put_if_absent(self._key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
         if kind in KEEP:
-            for older in self._numbers(kind)[: -KEEP[kind]]:
+            for older in self.numbers(kind)[: -KEEP[kind]]:
                 self._store.delete(self._key(kind, older))
 
     def get(self, kind: StateKind, number: int) -> StoredState | None:
@@ -67,7 +67,7 @@ class ModelStates:
     def newest(self, notify: Callable[[str], None]) -> StoredState | None:
         """Return the newest intact state with moments, or None; `notify` receives what is wrong with newer ones."""
         kinds: tuple[StateKind, ...] = ("commits", "training")
-        found = [(number, kind) for kind in kinds for number in self._numbers(kind)]
+        found = [(number, kind) for kind in kinds for number in self.numbers(kind)]
         found.sort(reverse=True)
         for number, kind in found:
             try:
@@ -76,7 +76,8 @@ class ModelStates:
                 notify(f"{error} An earlier state is used, and more requests are executed again.")
         return None
 
-    def _numbers(self, kind: StateKind) -> list[int]:
+    def numbers(self, kind: StateKind) -> list[int]:
+        """Return the numbers of all states of a kind, sorted."""
         return sorted(int(item.key.rpartition("/")[2]) for item in self._store.list(f"{self._folder}/{kind}/"))
 
     def _key(self, kind: StateKind, number: int) -> str:
