@@ -141,11 +141,8 @@ class RunNode:
         self._notify(f"run {self._run.run_id}: another node leads, and node {self._index} follows it")
 
     def _find_leader(self) -> tuple[Link, str] | None:
-        """Return a link to a leader that answers, and its host.
-
-        The key is read each time: a launcher replaces it when it starts the run.
-        """
-        key = link_key(Path(self._run.run_dir))
+        """Return a link to a leader that answers, and its host."""
+        key = link_key(Path(self._run.run_dir))  # a launcher that starts the run replaces it
         known = read_leader(Path(self._run.run_dir))
         named = [(known.host, known.port)] if known else []
         if self._leader_host and (self._leader_host, self._port) not in named:
