@@ -9,33 +9,33 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "assay"
 LINES = {
-    "base": 1_550,
-    "cli": 7_250,
-    "dashboard": 3_400,
-    "data": 8_900,
+    "base": 1_700,
+    "cli": 7_600,
+    "dashboard": 3_350,
+    "data": 9_400,
     "decision": 2_600,
     "distributed": 1_750,
-    "elastic": 4_150,
+    "elastic": 4_350,
     "evals": 3_000,
     "inference": 2_800,
-    "launchers": 850,
+    "launchers": 2_900,
     "models": 3_050,
     "planning": 9_150,
-    "records": 4_850,
-    "reporting": 15_900,
+    "records": 4_950,
+    "reporting": 16_100,
     "scoring": 2_500,
-    "serving": 10_850,
+    "serving": 12_800,
     "statistics": 6_450,
-    "store": 7_150,
+    "store": 7_200,
     "throughput": 1_400,
     "trackers": 1_750,
-    "training": 10_350,
+    "training": 11_050,
     "triage": 7_500,
-    "workers": 3_100,
-    "workflows": 9_550,
+    "workers": 4_100,
+    "workflows": 9_600,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 9_050
+BENCHMARK_LINES = 9_300
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0
