@@ -71,7 +71,9 @@ def test_a_killed_rank_is_in_the_ledger_and_comes_back_when_the_ledger_is_lost(p
     ]
     assert [failure.signature for failure in failures] == ["SIGKILL", "hang in compute"]
     assert "trainer.py" in (home.run_dir("killed") / failures[1].file).read_text()
-    assert [(incident.incident, incident.attempt, incident.rank) for incident in notes] == [
+    # On a busy machine a rank may also be noticed as slow.
+    planted = [(note.incident, note.attempt, note.rank) for note in notes if note.incident != "straggler"]
+    assert planted == [
         ("fault", 1, 1),
         ("fault", 2, 0),
         ("hang", 2, 0),
