@@ -97,7 +97,7 @@ class Loop:
 
     def _datum(self, step: int, index: int) -> Any:
         tokens = [1 + (7 * step + 3 * index + position) % 50 for position in range(6 + index % 3)]
-        inputs = {"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)}
+        inputs: dict[str, Any] = {"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)}
         return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
     def _wait(self, future: Any) -> Any:
@@ -107,7 +107,7 @@ class Loop:
 def _policy_datum(sequence: Any, index: int) -> Any:
     tokens = [*PROMPT, *sequence.tokens]
     num_prompt = len(PROMPT) - 1
-    inputs = {
+    inputs: dict[str, Any] = {
         "target_tokens": tokens[1:],
         "logprobs": [0.0] * num_prompt + [*map(float, sequence.logprobs)],
         "advantages": [0.0] * num_prompt + [1.0 if index % 2 else -1.0] * len(sequence.tokens),

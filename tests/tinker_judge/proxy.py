@@ -90,7 +90,7 @@ class FaultProxy:
             await asyncio.sleep(DELAY_S)
         callback = asyncio.to_thread(self._callbacks[kind]) if kind in self._callbacks else None
         sending = [self._request(scope, body) for _ in range(2 if kind == "doubled" else 1)]
-        responses = await asyncio.gather(*sending, *([callback] if callback else []))
+        responses: list[Any] = await asyncio.gather(*sending, *([callback] if callback else []))
         response: httpx.Response = responses[0]
         return response
 
@@ -125,7 +125,7 @@ def before(url: str, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[tu
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        config = uvicorn.Config(proxy, log_level="critical", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+        config = uvicorn.Config(proxy, log_level="critical", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
