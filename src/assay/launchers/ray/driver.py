@@ -229,7 +229,7 @@ class RayDriver:
 
         for index in range(self._plan.most):
             with contextlib.suppress(ValueError):
-                actor = ray.get_actor(f"{self._plan.name}-node-{index}")
+                actor = ray.get_actor(f"{self._plan.name}/node-{index}")
                 self._nodes[index] = _Node(actor, actor.node_id.remote())
                 self._waits = ""
 
@@ -271,7 +271,7 @@ class RayDriver:
                 where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, index)}
             else:
                 continue  # Ray moves the bundle when there is room for it
-            options = {**self._plan.actor_options(), **where, "name": f"{self._plan.name}-node-{index}"}
+            options = {**self._plan.actor_options(), **where, "name": f"{self._plan.name}/node-{index}"}
             actor = ray.remote(NodeActor).options(**options).remote(self._text, index)
             self._nodes[index] = _Node(actor, actor.node_id.remote())
 
@@ -407,7 +407,7 @@ def release(name: str, *, at_once: bool = False) -> None:
     import ray
 
     actors = []
-    for node in [text for text in ray.util.list_named_actors() if text.startswith(f"{name}-node-")]:
+    for node in [text for text in ray.util.list_named_actors() if text.startswith(f"{name}/node-")]:
         with contextlib.suppress(ValueError):  # it has ended meanwhile
             actors.append(ray.get_actor(node))
     if at_once and actors:

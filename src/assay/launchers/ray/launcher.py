@@ -145,7 +145,8 @@ def _written_state(launch: Launch) -> DriverState | None:
         written = DriverState.model_validate_json(Path(launch.log).with_name(STATE_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
-    is_current = written.state == "ended" or SystemClock().now_s() - written.at_s < FRESH_S
+    # Of the driver's clock and this one, either may be ahead.
+    is_current = written.state == "ended" or abs(SystemClock().now_s() - written.at_s) < FRESH_S
     return written if written.id == _driver_id(launch) and is_current else None
 
 

@@ -92,6 +92,7 @@ def launch(tmp_path: Path) -> Launch:
         ({"state": "running", "waits": ""}, ("running", "a machine for its driver", [])),
         ({"state": "ended", "waits": "", "age_s": 1e6}, ("ended", "a machine for its driver", [])),
         ({"state": "running", "waits": "", "age_s": FRESH_S + 1}, ("asked", "a machine for its driver", ["state"])),
+        ({"state": "running", "waits": "", "age_s": -FRESH_S - 1}, ("asked", "a machine for its driver", ["state"])),
         ({"state": "ended", "waits": "", "id": "another"}, ("asked", "a machine for its driver", ["state"])),
     ],
 )
