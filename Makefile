@@ -37,9 +37,10 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills, and what is slow a third time; hours
+soak: $(VENV)/.installed .venv-lora/.installed .venv-ray/.installed  ## hundreds of kills, and what is slow a third time; hours
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m soak tests
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m soak tests/integration/test_ray.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m soak tests/integration/test_session_kills.py
 
 mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice
@@ -87,7 +88,7 @@ test-vllm: .venv-vllm/.installed  ## RL with rollouts of a real vLLM, on the CPU
 	touch $@
 
 test-ray: .venv-ray/.installed  ## runs on a real Ray cluster of several nodes, whose nodes die
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m '' tests/integration/test_ray.py tests/integration/test_data_on_ray.py tests/contract/test_launchers.py -k ray
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m 'not soak' tests/integration/test_ray.py tests/integration/test_data_on_ray.py tests/contract/test_launchers.py -k ray
 
 .venv-spark/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-spark,spark)

@@ -186,6 +186,7 @@ def test_a_drained_machine_is_left_in_time(ray: RayCluster, start, undisturbed: 
     assert after.start_step == before.end_step > before.start_step, "no step was lost"
 
 
+@pytest.mark.soak
 def test_a_driver_that_dies_finds_its_nodes_again_and_is_stopped(ray: RayCluster, start) -> None:
     started = start()
     wait_until(lambda: started.step() >= 2, "commits")
@@ -202,6 +203,7 @@ def test_a_driver_that_dies_finds_its_nodes_again_and_is_stopped(ray: RayCluster
     stop(started.launch)  # what has ended stays so
 
 
+@pytest.mark.soak
 def test_a_killed_run_leaves_nothing(ray: RayCluster, start) -> None:
     started = start()
     wait_until(lambda: started.step() >= 2, "commits")
@@ -213,6 +215,7 @@ def test_a_killed_run_leaves_nothing(ray: RayCluster, start) -> None:
     assert state_of(started.launch) == "ended"
 
 
+@pytest.mark.soak
 def test_two_commands_at_once_start_one_driver(ray: RayCluster, new_tiny_run) -> None:
     run = new_tiny_run(**RECIPE)
 
@@ -233,6 +236,7 @@ def test_two_commands_at_once_start_one_driver(ray: RayCluster, new_tiny_run) ->
     assert all("at the same time" in text or "already" in text for text in results - {launch.process})
 
 
+@pytest.mark.soak
 def test_a_run_that_does_not_fit_waits_and_says_for_what(ray: RayCluster, start) -> None:
     started = start("5", nodes=5)
     wait_shortly(lambda: state_of(started.launch) == "queued", "its state")
@@ -244,6 +248,7 @@ def test_a_run_that_does_not_fit_waits_and_says_for_what(ray: RayCluster, start)
     assert not started.attempts()
 
 
+@pytest.mark.soak
 def test_what_cannot_work_is_refused_before_anything_is_started(
     ray: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +276,7 @@ def test_what_cannot_work_is_refused_before_anything_is_started(
     ray.kill(bare)
 
 
+@pytest.mark.soak
 def test_a_final_error_of_a_node_ends_the_run_with_its_message(ray: RayCluster, new_tiny_run) -> None:
     run = new_tiny_run(**RECIPE)
     launcher = RayLauncher(Home.from_environment(), RayConfig(), ("--no-such-option",))
@@ -279,6 +285,7 @@ def test_a_final_error_of_a_node_ends_the_run_with_its_message(ray: RayCluster, 
     assert "node 0 cannot run it: " in started.text("driver") and "no-such-option" in started.text("driver")
 
 
+@pytest.mark.soak
 def test_a_client_of_another_version_is_told_both(ray: RayCluster) -> None:
     program = "import ray, runpy, sys; ray.__version__ = '2.1.0'; sys.argv = ['client', 'state']"
     program += "; runpy.run_module('assay.launchers.ray.client', run_name='__main__')"
