@@ -1,6 +1,5 @@
 """`assay runs audit`: check that training used each row, or executed each request of a session, exactly once."""
 
-import json
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -86,7 +85,7 @@ def _audit_session(session_id: str, as_json: bool) -> NoReturn:
     sessions = SessionRepository(open_store(str(current_home().api)), SystemClock())
     found = audit_session(sessions, session_id)
     if as_json:
-        click.echo(json.dumps(found._asdict()))
+        click.echo(found.to_json())
     else:
         click.secho(f"{found.verdict.upper()}  {session_id}", fg=_COLOURS[found.verdict], bold=True)
         click.echo(f"  {found.num_results:,} of {number_of(found.num_requests, 'request')} executed")

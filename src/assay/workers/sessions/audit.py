@@ -5,9 +5,10 @@ Nothing is executed again, so wrong numbers in a result, or samples from other w
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from assay.base.errors import AssayError, ConfigError
+from assay.reporting.views.view import View
 from assay.serving.api_error import ApiError
 from assay.serving.sessions.request_log import JSON, Request, RequestLog, TargetId, data_folder
 from assay.serving.sessions.sessions import SessionRepository, SessionState
@@ -23,15 +24,17 @@ _SAVED_BY: dict[StateKind, str] = {
 """Kind of the request whose number a stored state has."""
 
 
-class SessionAudit(NamedTuple):
+class SessionAudit(View):
     """What the audit of a session found."""
 
     session_id: str
     verdict: Literal["pass", "fail", "incomplete"]
     """`incomplete`: no problem, but some requests have no result yet."""
     num_requests: int
+    """Acknowledged."""
     num_results: int
     problems: tuple[str, ...]
+    """What is missing, doubled or changed."""
 
 
 def audit_session(sessions: SessionRepository, session_id: str) -> SessionAudit:
@@ -49,7 +52,13 @@ def audit_session(sessions: SessionRepository, session_id: str) -> SessionAudit:
             states = ModelStates(sessions.store, target)
             problems += [f"{target}: {text}" for text in _state_problems(states, log, state)]
     verdict: Literal["fail", "incomplete", "pass"] = "incomplete" if num_results < num_requests else "pass"
-    return SessionAudit(session_id, "fail" if problems else verdict, num_requests, num_results, tuple(problems))
+    return SessionAudit(
+        session_id=session_id,
+        verdict="fail" if problems else verdict,
+        num_requests=num_requests,
+        num_results=num_results,
+        problems=tuple(problems),
+    )
 
 
 def _targets(sessions: SessionRepository, session_id: str, state: SessionState) -> list[TargetId]:
@@ -59,14 +68,14 @@ def _targets(sessions: SessionRepository, session_id: str, state: SessionState) 
 
 
 def _problems(log: RequestLog, requests: list[int], results: list[int]) -> Iterator[str]:
-    known, answered = set(requests), set(results)
+    known, executed = set(requests), set(results)
     for kind, numbers in (("request", requests), ("result", results)):
         for number in sorted({first for first, second in pairwise(numbers) if first == second}):
             yield f"{kind} {number} is stored twice"
-    for number in sorted(answered - known):
+    for number in sorted(executed - known):
         yield f"result {number} has no request"
     if log.target.role == "train" and results:
-        for number in sorted(set(range(results[-1])) - answered):
+        for number in sorted(set(range(results[-1])) - executed):
             what = "has no result" if number in known else "is missing"
             yield f"request {number} {what}, but later ones were executed"
     for number in sorted(known):
@@ -76,7 +85,7 @@ def _problems(log: RequestLog, requests: list[int], results: list[int]) -> Itera
                 yield f"request {number} {problem}"
         except (AssayError, ApiError) as error:
             yield f"request {number}: {error}"
-    for number in sorted(answered):
+    for number in sorted(executed):
         try:
             log.result(number)
         except AssayError as error:

@@ -47,7 +47,13 @@ class Audited:
         self.sessions.note_checkpoint(SESSION, saved)
 
     def add(
-        self, seq_id: int, kind: RequestKind, *, own: int | None = None, target: TargetId = MODEL, answer: bool = True
+        self,
+        seq_id: int,
+        kind: RequestKind,
+        *,
+        own: int | None = None,
+        target: TargetId = MODEL,
+        has_result: bool = True,
     ) -> None:
         """Store a request and its result. `own`: the number in its body."""
         number, log = seq_id if own is None else own, self.sessions.requests(target)
@@ -58,7 +64,7 @@ class Audited:
         else:
             body = {} if kind == "create_model" else {"seq_id": number}
             log.append(seq_id, kind, JSON, canonical_json(body).encode(), now_s=0.0)
-        if answer:
+        if has_result:
             log.put_result(seq_id, Result.of_json({}))
 
     def change(self, key: str) -> None:
@@ -75,7 +81,7 @@ def audited() -> Audited:
 def test_a_session_whose_requests_were_executed_once_passes(audited: Audited) -> None:
     found = audit_session(audited.sessions, SESSION)
     assert (found.verdict, found.num_requests, found.num_results, found.problems) == ("pass", 7, 7, ())
-    audited.add(6, "forward_backward", answer=False)
+    audited.add(6, "forward_backward", has_result=False)
     assert audit_session(audited.sessions, SESSION).verdict == "incomplete"
 
 
