@@ -37,10 +37,11 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(VENV)/.installed .venv-lora/.installed .venv-ray/.installed  ## hundreds of kills, and what is slow a third time; hours
+soak: $(VENV)/.installed .venv-lora/.installed .venv-ray/.installed .venv-spark/.installed  ## hundreds of kills, and what is slow a third time; hours
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m soak tests
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m soak tests/integration/test_ray.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),spark .venv-spark/bin/python -m pytest -m soak tests/integration/test_spark.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m soak tests/integration/test_session_kills.py
 
 mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice
@@ -95,7 +96,7 @@ test-ray: .venv-ray/.installed  ## runs on a real Ray cluster of several nodes, 
 	touch $@
 
 test-spark: .venv-spark/.installed  ## datasets on Spark, with two executors, one of them killed; 450 MB, and Java
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),spark .venv-spark/bin/python -m pytest -m '' tests/integration/test_spark.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),spark .venv-spark/bin/python -m pytest -m 'not soak' tests/integration/test_spark.py
 
 .venv-triton/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-triton,triton)

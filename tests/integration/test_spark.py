@@ -58,7 +58,7 @@ def kill_executor() -> None:
 
 @pytest.mark.parametrize(
     ("num_rows", "rows_per_shard"),
-    [(20_000, 1_000), pytest.param(1_000_000, 50_000, marks=pytest.mark.slow)],
+    [(20_000, 1_000), pytest.param(1_000_000, 50_000, marks=pytest.mark.soak)],
 )
 def test_a_dataset_is_that_of_one_machine_where_an_executor_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_rows: int, rows_per_shard: int
