@@ -30,6 +30,8 @@ FACTS = """() => {
   return page.textContent.replace(/\\s+/g, " ").trim();
 }"""
 """The text of a page without what scripts draw, and without the moment at which it was made."""
+DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+"""Ends once curves have the width of the window: they are drawn again a frame after it changes."""
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +153,7 @@ def violations(page: Any, address: str) -> Iterator[tuple[object, ...]]:
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     for width in (320, 1280):
         page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate(DRAWN)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             yield address, width, "wider than the screen"
         for scheme, rules in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
