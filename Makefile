@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-ray test-spark test-sinks test-lora test-vllm test-triton check format soak mutants agreement bench clean
+.PHONY: demo image test test-slow test-ray test-spark test-sinks test-lora test-vllm test-triton check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 	$(BIN)/assay demo
+
+image: Containerfile  ## a container image of this commit: make image IMAGE=REGISTRY/assay:1
+	docker build -f Containerfile -t $(or $(IMAGE),$(error say which: make image IMAGE=REGISTRY/assay:1)) \
+	  --build-arg ASSAY_COMMIT=$$(git describe --always --dirty=.dirty --abbrev=7 --exclude='*') .
 
 test: $(VENV)/.installed .venv-triton/.installed  ## the quick proof: a few minutes, every property in a short form
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=20

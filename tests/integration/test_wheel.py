@@ -17,17 +17,30 @@ import yaml
 ROOT = Path(__file__).parents[2]
 
 
+def copy_sources(folder: Path) -> Path:
+    """Copy what an image is built from, so that the checkout stays as it is."""
+    folder.mkdir()
+    for line in (ROOT / "Containerfile").read_text().splitlines():
+        for name in line.split()[1:-1] if line.startswith("COPY") else ():
+            if (ROOT / name).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+                shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+            else:
+                shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def build(source: Path, folder: Path, **variables: str) -> Path:
+    """Build a wheel into a new folder; return the wheel."""
+    built = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*built, "--wheel-dir", folder, source], check=True, env={**os.environ, **variables})
+    return next(folder.glob("assay-*.whl"))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that the checkout stays as it is."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, source)
-    built = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*built, "--wheel-dir", folder, source], check=True)
-    return next(folder.glob("assay-*.whl"))
+    return build(copy_sources(folder / "source"), folder)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +86,36 @@ def test_the_command_runs_from_the_wheel(
     installed("train", tmp_path / "recipe.yaml", "--run-id", "tiny")
     installed("report", "tiny", "--out", tmp_path / "report.html")
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_builds_of_two_commits_have_two_code_versions_and_those_of_one_have_one(tmp_path: Path) -> None:
+    source = copy_sources(tmp_path / "source")
+    venv.create(environment := source / ".venv")  # inside a checkout whose commit is not that of the build
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(command, cwd=source, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit_and_build(name: str) -> Path:
+        git("add", "src/assay", "*.*")
+        git("commit", "--quiet", "--message", name)
+        return build(source, tmp_path / name)
+
+    def code_version(wheel: Path) -> str:
+        install = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet"]
+        subprocess.run([*install, "--no-deps", "--force-reinstall", wheel], check=True)
+        program = "from assay.base.code_version import code_version; print(code_version())"
+        command = [environment / "bin" / "python", "-I", "-c", program]
+        return subprocess.run(command, cwd=source, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "--quiet")
+    first = commit_and_build("first")
+    (source / "README.md").write_text("changed")
+    second = commit_and_build("second")
+    commit = git("rev-parse", "--short=7", "HEAD")
+    image = build(
+        copy_sources(tmp_path / "image"), tmp_path / "third", ASSAY_COMMIT=commit
+    )  # without git, as in an image
+    versions = [code_version(wheel) for wheel in (first, second, image)]
+    assert versions[0] != versions[1] == versions[2] == f"{versions[0].partition('+')[0]}+g{commit}"

@@ -1,4 +1,4 @@
-"""The version of the running code: the package's version and, in a checkout, the git commit."""
+"""The version of the running code: the package's version and the git commit, of the checkout or of the build."""
 
 from functools import cache
 from pathlib import Path
@@ -6,21 +6,24 @@ from pathlib import Path
 
 @cache
 def code_version() -> str:
-    """Return `0.1.0+g3f2a91c`, with `.dirty` where files differ from the commit; `0.1.0` outside a checkout."""
+    """Return `0.1.0+g3f2a91c`, with `.dirty` where files differed from the commit; `0.1.0` if nobody knows it.
+
+    Only a checkout of assay itself counts: a wheel may be installed inside the checkout of something else.
+    """
     # Imported here: every command imports this module, and few need the version.
     import subprocess
-    from importlib.metadata import version
+    from importlib.metadata import distribution
 
-    package = version("assay")
+    def git(*arguments: str) -> str:
+        command, here = ["git", *arguments], Path(__file__).parent
+        return subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    installed = distribution("assay")  # setup.py has appended the commit of the build
+    release = installed.version.partition("+")[0]
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty=.dirty", "--abbrev=7", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return f"{release}+g{git('describe', '--always', '--dirty=.dirty', '--abbrev=7', '--exclude=*')}"
     except (OSError, subprocess.SubprocessError):
-        return package
-    return f"{package}+g{described}"
+        # The files of an editable installation may have changed since it was installed.
+        is_editable = '"editable": true' in (installed.read_text("direct_url.json") or "")
+        return release if is_editable else installed.version
