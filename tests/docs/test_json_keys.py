@@ -58,7 +58,7 @@ def test_every_key_of_json_is_documented() -> None:
 
 def test_every_command_that_prints_json_is_on_the_page() -> None:
     described = {
-        re.sub(r" (RUN\.\.\.|PROGRAM|PIPELINE|--on \w+|--check|--against|--gpu|--changed|--ab|--by)$", "", name)
+        re.sub(r" (RUN\.\.\.|PROGRAM|PIPELINE|SESSION|--on \w+|--check|--against|--gpu|--changed|--ab|--by)$", "", name)
         for printed in json_reference.PRINTED
         for name in printed.commands.split(", ")
     }

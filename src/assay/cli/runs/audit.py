@@ -31,8 +31,9 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     failed, or the commit log is missing. Exit code 3 ('incomplete'): no problem so far, but the run is not
     finished or its dataset is not available. The command needs no ledger and works on read-only folders.
 
-    RUN may be a session of the Tinker API: then each acknowledged request must have exactly one result, in the order
-    of their numbers, and stored requests, results and states must be unchanged ('incomplete': some have no result yet).
+    RUN may be a session of the Tinker API: then each datum of each acknowledged request must be learned exactly once,
+    stored requests, results and states must be unchanged, and tokens that the client says were sampled must have been
+    ('incomplete': some requests have no result yet). --json lists what sampled the trained tokens.
     """
     if quick and deep:
         raise ConfigError("--quick and --deep exclude each other: give one of them.")
@@ -89,6 +90,10 @@ def _audit_session(session_id: str, as_json: bool) -> NoReturn:
     else:
         click.secho(f"{found.verdict.upper()}  {session_id}", fg=_COLOURS[found.verdict], bold=True)
         click.echo(f"  {found.num_results:,} of {number_of(found.num_requests, 'request')} executed")
+        learned = number_of(found.num_learned, "datum learned once", "datums learned once each")
+        click.echo(f"  {learned}, {found.num_waiting:,} wait for an update, {found.num_dropped:,} were dropped")
+        tokens = number_of(found.num_trained_tokens, "trained token")
+        click.echo(f"  {found.num_sampled_tokens:,} of {tokens} traced to what was sampled")
         for line in found.problems:
             click.echo(f"  problem: {line}")
     sys.exit(_EXIT_CODES[found.verdict])

@@ -54,6 +54,7 @@ from assay.reporting.views.runs.run_groups import RunGroup
 from assay.reporting.views.runs.run_list import ImportLine, RunLine
 from assay.reporting.views.runs.samples import StepRollouts
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
+from assay.reporting.views.session_audit import SessionAudit
 
 HEAD = """# The keys of `--json`
 
@@ -86,6 +87,7 @@ PRINTED = (
     Printed("assay runs diff", "one object", RunDiffView),
     Printed("assay train --on background, assay train --on SCHEDULER", "one object, at once", Launch),
     Printed("assay runs audit", "one object", AuditReport),
+    Printed("assay runs audit SESSION", "one object", SessionAudit),
     Printed("assay runs goodput RUN...", "one object", Goodput),
     Printed("assay runs goodput PROGRAM", "one object", ProgramGoodput),
     Printed("assay runs goodput --by", "one object", CostReport),

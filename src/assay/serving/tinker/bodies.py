@@ -240,12 +240,27 @@ class WeightsInfo(TinkerBody):
     tinker_path: str
 
 
+class ProvenanceSpan(NamedTuple):
+    """Tokens of a datum that the client took from a sample, as it says."""
+
+    sequence_id: str
+    """As `sample` named the sequence: REQUEST:NUMBER."""
+    offset: int
+    length: int
+    is_sampled: bool
+    """Sampled tokens; otherwise tokens of the prompt."""
+
+
 class ForwardBackwardDatum(NamedTuple):
     """One sequence of a `forward_backward`."""
 
     tokens: Int64[np.ndarray, "token"]
     inputs: Mapping[str, Shaped[np.ndarray, "token"]]
     """`loss_fn_inputs`: float32 or int64 tensors."""
+    input_spans: tuple[ProvenanceSpan, ...] = ()
+    """Origin of `tokens`, from the first to the last."""
+    target_spans: tuple[ProvenanceSpan, ...] = ()
+    """Origin of `target_tokens`, likewise."""
 
 
 class ForwardBackward(NamedTuple):
@@ -283,7 +298,8 @@ def _forward_backward_of(message: Any) -> ForwardBackward:
     for index, datum in enumerate(message.data):
         try:
             inputs = {name: _tensor(tensor, name) for name, tensor in sorted(datum.loss_fn_inputs.items())}
-            datums.append(ForwardBackwardDatum(_tokens(datum.model_input), inputs))
+            spans = map(_spans, (datum.model_input_spans, datum.loss_fn_input_spans))
+            datums.append(ForwardBackwardDatum(_tokens(datum.model_input), inputs, *spans))
         except ValueError as error:
             raise ApiError(f"data[{index}].{error}", param=f"data[{index}]", code="invalid_value") from None
     settings: dict[str, float | str] = dict(message.loss_fn_config)
@@ -300,6 +316,13 @@ def _tokens(chunks: Any) -> Int64[np.ndarray, "token"]:
     if len(data) % 4:
         raise ValueError("model_input: the tokens are not whole 32-bit numbers.")
     return np.frombuffer(data, "<i4").astype(np.int64)
+
+
+def _spans(spans: Any) -> tuple[ProvenanceSpan, ...]:
+    kinds = [span.HasField("sampled_tokens") for span in spans]
+    parts = [span.sampled_tokens if kind else span.prompt_tokens for span, kind in zip(spans, kinds, strict=True)]
+    found = zip(parts, kinds, strict=True)
+    return tuple(ProvenanceSpan(part.sequence_id, part.offset, part.length, kind) for part, kind in found)
 
 
 def _tensor(tensor: Any, name: str) -> Shaped[np.ndarray, "token"]:

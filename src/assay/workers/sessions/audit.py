@@ -1,18 +1,19 @@
-"""The audit of a session from its stored requests, results and states: each request was executed exactly once.
+"""The audit of a session from its stored requests, results and states: each datum was learned exactly once.
 
-Nothing is executed again, so wrong numbers in a result, or samples from other weights, are not found.
+Nothing is executed again, so wrong numbers in a result, or samples from other weights, are not found: see `replay`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Literal
 
 from assay.base.errors import AssayError, ConfigError
-from assay.reporting.views.view import View
+from assay.reporting.views.session_audit import SessionAudit
 from assay.serving.api_error import ApiError
-from assay.serving.sessions.request_log import JSON, Request, RequestLog, TargetId, data_folder
+from assay.serving.sessions.request_log import JSON, Request, RequestLog, Result, TargetId, data_folder
 from assay.serving.sessions.sessions import SessionRepository, SessionState
 from assay.serving.tinker.messages import parse_message
+from assay.workers.sessions.provenance import LearnedDatums, SampledSequences
 from assay.workers.sessions.weights import ModelStates, StateKind
 
 _FIRST = ("create_model", "load_weights")
@@ -24,50 +25,50 @@ _SAVED_BY: dict[StateKind, str] = {
 """Kind of the request whose number a stored state has."""
 
 
-class SessionAudit(View):
-    """What the audit of a session found."""
-
-    session_id: str
-    verdict: Literal["pass", "fail", "incomplete"]
-    """`incomplete`: no problem, but some requests have no result yet."""
-    num_requests: int
-    """Acknowledged."""
-    num_results: int
-    problems: tuple[str, ...]
-    """What is missing, doubled or changed."""
-
-
 def audit_session(sessions: SessionRepository, session_id: str) -> SessionAudit:
     """Check the requests of all models and samplers of a session. Raises `ConfigError` if it does not exist."""
     state = sessions.state(session_id)
     if state is None:
         raise ConfigError(f"No session {session_id} in {sessions.store.url}.")
-    num_requests, num_results, problems = 0, 0, list[str]()
+    num_requests, num_results, problems, models = 0, 0, list[str](), list[LearnedDatums]()
+    sampled = SampledSequences(sessions, state.created.project)
     for target in _targets(sessions, session_id, state):
         log = sessions.requests(target)
         requests, results = sorted(log.seq_ids()), sorted(log.seq_ids("results"))
         num_requests, num_results = num_requests + len(requests), num_results + len(results)
-        problems += [f"{target}: {text}" for text in _problems(log, requests, results)]
         if target.role == "train":
-            states = ModelStates(sessions.store, target)
-            problems += [f"{target}: {text}" for text in _state_problems(states, log, state)]
-    verdict: Literal["fail", "incomplete", "pass"] = "incomplete" if num_results < num_requests else "pass"
+            models.append(LearnedDatums(target, sampled))
+            found = [*_problems(log, requests, results, models[-1].add)]
+            found += _state_problems(ModelStates(sessions.store, target), log, state)
+        else:
+            found = [*_problems(log, requests, results, partial(sampled.add, target))]
+        problems += [f"{target}: {text}" for text in found]
     return SessionAudit(
         session_id=session_id,
-        verdict="fail" if problems else verdict,
+        verdict="fail" if problems else "incomplete" if num_results < num_requests else "pass",
         num_requests=num_requests,
         num_results=num_results,
+        num_learned=sum(model.num_learned for model in models),
+        num_waiting=sum(model.num_waiting for model in models),
+        num_dropped=sum(model.num_dropped for model in models),
+        num_trained_tokens=sum(model.num_trained_tokens for model in models),
+        token_sources=tuple(source for model in models for source in model.sources),
         problems=tuple(problems),
     )
 
 
 def _targets(sessions: SessionRepository, session_id: str, state: SessionState) -> list[TargetId]:
+    """Return samplers and models; samplers first, because what models learned is looked up in their results."""
     models = {TargetId(session_id, "train", number) for number in state.models}
     keys = sessions.store.list(f"{data_folder(session_id)}/sample/")
     return sorted(models | {TargetId(session_id, "sample", int(item.key.split("/")[3])) for item in keys})
 
 
-def _problems(log: RequestLog, requests: list[int], results: list[int]) -> Iterator[str]:
+def _problems(
+    log: RequestLog, requests: list[int], results: list[int], account: Callable[[Request, Result], Iterator[str]]
+) -> Iterator[str]:
+    """Yield what contradicts that each request was executed once. `account`: called with executed requests in order;
+    it yields what is wrong with one."""
     known, executed = set(requests), set(results)
     for kind, numbers in (("request", requests), ("result", results)):
         for number in sorted({first for first, second in pairwise(numbers) if first == second}):
@@ -78,18 +79,19 @@ def _problems(log: RequestLog, requests: list[int], results: list[int]) -> Itera
         for number in sorted(set(range(results[-1])) - executed):
             what = "has no result" if number in known else "is missing"
             yield f"request {number} {what}, but later ones were executed"
-    for number in sorted(known):
+    for number in sorted(known | executed):
+        what = "request"
         try:
             request = log.request(number)
             if request is not None and (problem := _problem_of(request, log.target)):
                 yield f"request {number} {problem}"
+            what = "result"
+            result = log.result(number)
+            what = "request"
+            if request is not None and result is not None:
+                yield from (f"request {number}: {problem}" for problem in account(request, result))
         except (AssayError, ApiError) as error:
-            yield f"request {number}: {error}"
-    for number in sorted(executed):
-        try:
-            log.result(number)
-        except AssayError as error:
-            yield f"result {number}: {error}"
+            yield f"{what} {number}: {error}"
 
 
 def _problem_of(request: Request, target: TargetId) -> str | None:

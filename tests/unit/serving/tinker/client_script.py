@@ -29,13 +29,14 @@ def main(url: str) -> None:
     settings = types.SamplingParams(max_tokens=4, seed=1, stop=["a"], temperature=0.5)
     sequences = sampler.sample(prompt=prompt, num_samples=2, sampling_params=settings).result().sequences
     assert [(item.tokens, item.stop_reason) for item in sequences] == [([1, 2], "stop")] * 2
+    assert client.forward_backward([sampled_datum([1, 2, 3], sequences[1])], "importance_sampling").result().metrics
     assert sampler.compute_logprobs(prompt).result() == [None, -1.0, -1.0]
     path = client.save_state("a", ttl_seconds=7200).result().path
     resumed = service.create_training_client_from_state_with_optimizer(path).result()
     assert resumed.model_id.endswith(":train:1")
     message = error_of(tinker.RequestFailedError, client.save_state("../a"))
     assert "Invalid value of 'path'" in message, message
-    assert client.optim_step(types.AdamParams()).result().metrics == {"passes": 1.0}
+    assert client.optim_step(types.AdamParams()).result().metrics == {"passes": 2.0}
     message = error_of(tinker.BadRequestError, service.create_lora_training_client("other", rank=4))
     assert "no base model 'other'" in message, message
 
@@ -48,6 +49,22 @@ def main(url: str) -> None:
     rest.delete_checkpoint(client.model_id, "weights/a").result()
     assert rest.list_checkpoints(client.model_id).result().checkpoints == []
     service.close("success").result()
+
+
+def sampled_datum(prompt: list[int], sampled: types.SampledSequence) -> types.Datum:
+    """A prompt with a completion, and where its tokens come from."""
+    tokens, zeros = [*prompt, *sampled.tokens], [0.0] * (len(prompt) - 1)
+    inputs = {
+        "target_tokens": tokens[1:],
+        "logprobs": [*zeros, *(sampled.logprobs or [])],
+        "advantages": [*zeros, *([1.0] * len(sampled.tokens))],
+    }
+    of_prompt, of_completion = types.PromptProvenanceSpan, types.SampledProvenanceSpan
+    name, length = sampled.sequence_id, len(sampled.tokens)
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs).with_provenance(
+        [of_prompt(sequence_id=name, length=len(prompt)), of_completion(sequence_id=name, length=length - 1)],
+        [of_prompt(sequence_id=name, offset=1, length=len(zeros)), of_completion(sequence_id=name, length=length)],
+    )
 
 
 def error_of(kind: type[Exception], future: Any) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,9 @@ from assay.cli.main import cli
 from assay.records.session import SessionCheckpoint, SessionCreated, SessionModel
 from assay.serving.sessions.request_log import JSON, PROTOBUF, RequestKind, Result, TargetId
 from assay.serving.sessions.sessions import SessionRepository
+from assay.serving.tinker import results
 from assay.serving.tinker.messages import canonical_bytes, new_message
+from assay.serving.tinker.results import SampledSequence
 from assay.store.objects import ObjectStore, open_store
 from assay.workers.sessions.audit import audit_session
 from assay.workers.sessions.weights import ModelStates, StoredState
@@ -62,10 +65,17 @@ class Audited:
             message.seq_id = number
             log.append(seq_id, kind, PROTOBUF, canonical_bytes(message), now_s=0.0)
         else:
-            body = {} if kind == "create_model" else {"seq_id": number}
+            body: dict[str, Any] = {} if kind == "create_model" else {"seq_id": number}
+            if kind == "sample":
+                prompt = {"chunks": [{"tokens": [5]}]}
+                body |= {"sampling_session_id": str(target), "prompt": prompt, "sampling_params": {}}
             log.append(seq_id, kind, JSON, canonical_json(body).encode(), now_s=0.0)
         if has_result:
-            log.put_result(seq_id, Result.of_json({}))
+            executed = {
+                "forward_backward": results.forward_backward([], {}),
+                "sample": results.samples([SampledSequence([7], [-1.0], True)]),
+            }
+            log.put_result(seq_id, executed.get(kind, Result.of_json({})))
 
     def change(self, key: str) -> None:
         """Flip the last bit of an object."""
