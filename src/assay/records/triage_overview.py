@@ -18,7 +18,7 @@ class Finding(Record):
     about: Literal["failures", "slower", "spent"]
     """`spent`: device time that produced no steps."""
     is_confirmed: bool
-    """Shown by the records, not only suspected."""
+    """The cause is shown by the records, not only suspected. False of a symptom, whose cause is unknown."""
     device_hours_a_week: NonNegativeFloat | None
     """Total if less than a week is recorded."""
     cause: FailureCause | None = None
@@ -36,6 +36,8 @@ class Finding(Record):
 class TriageOverview(Record):
     """Causes of lost device time, most expensive first."""
 
+    run_ids: tuple[str, ...] = ()
+    """Each run that was looked at, if they are few or were selected; `assay runs show RUN` says what happened to it."""
     runs: NonNegativeInt
     attempts: NonNegativeInt
     """Ended, not preempted."""

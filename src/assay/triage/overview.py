@@ -4,13 +4,13 @@
     slower     for each lasting increase of step time, the added share of all later device-hours
     spent      device time by phase: startup, repeated work, stalls, waiting for rows, commits
 
-Failures without a confirmed cause come first, by symptom. A cause is confirmed if the scan is significant, an
-increase if a factor explains it; time by phase is measured. Parts overlap (work repeated after a failure is also
+Where no cause of failures is confirmed, each symptom is a finding. A cause is confirmed if the scan is significant,
+an increase if a factor explains it; time by phase is measured. Parts overlap (work repeated after a failure is also
 lost), so they do not sum.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -35,6 +35,8 @@ DAYS_A_WEEK = 7.0
 MIN_SHARE = 0.01
 """Phases with a smaller share of all device time are not listed."""
 MIN_RISE = 0.005
+FEW_RUNS = 10
+"""Most runs of which each is named by itself."""
 MAX_SYMPTOMS = 5
 """Number of symptoms without a known cause that are listed separately; the others share one finding."""
 
@@ -55,13 +57,13 @@ class Fleet(NamedTuple):
     spent_s: dict[Phase, float]
 
 
-def triage_ledger(ledger: Ledger) -> Fleet:
-    """Analyze all runs in the ledger. Raises `ConfigError` if no attempt has ended."""
-    runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
+def triage_ledger(ledger: Ledger, run_ids: Collection[str] = ()) -> Fleet:
+    """Analyze these runs, by default all in the ledger but drills. Raises `ConfigError` if there is no run."""
+    runs = {run.run_id: run for run in ledger.runs() if run.run_id in run_ids or not (run_ids or run.is_drill)}
+    if not runs:
+        raise ConfigError("the ledger has no run. 'assay runs' lists what it has.")
     attempts = [attempt for attempt in ledger.attempts() if attempt.run_id in runs]
     ended = [attempt for attempt in attempts if attempt.ended_s is not None]
-    if not ended:
-        raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
     spent = [second for second in ledger.training_seconds() if second.run_id in runs]
     not_looked_at: dict[str, Statement] = {}
     recorded = _try_compute("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
@@ -77,22 +79,22 @@ def triage_ledger(ledger: Ledger) -> Fleet:
     if series is not None:
         changes = explain_changes(series, least=MIN_RISE)
     spent_s = _by_phase(spent)
-    days = (
-        max(0.0, max(attempt.ended_s or 0.0 for attempt in ended) - min(attempt.started_s for attempt in ended)) / DAY_S
-    )
-    found = [*_of_causes(diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
-    candidates = []
-    if diagnosis is not None and diagnosis.failures and not any(cause.is_confirmed for cause in _of_causes(diagnosis)):
-        candidates = list(_of_symptoms(ended))
+    ends_s = [attempt.ended_s or 0.0 for attempt in ended]
+    days = max(0.0, max(ends_s) - min(attempt.started_s for attempt in ended)) / DAY_S if ended else 0.0
+    causes = list(_of_causes(diagnosis))
+    found = [*causes, *_of_rises(changes, ended), *_of_phases(spent_s)]
+    if diagnosis is not None and diagnosis.failures and not any(cause.is_confirmed for cause in causes):
+        found += _of_symptoms(ended)
         not_looked_at["what failures share"] = diagnosis.because
     weeks = max(1.0, days / DAYS_A_WEEK)
     overview = TriageOverview(
+        run_ids=tuple(runs) if len(runs) <= FEW_RUNS or run_ids else (),
         runs=len(runs),
         attempts=0 if table is None else table.num_rows,
         failures=0 if table is None else int(table.failures.sum()),
         days=days,
         device_hours=sum(spent_s.values()) / HOUR_S,
-        results=(*_ranked(candidates, weeks=weeks), *_ranked(found, weeks=weeks)),
+        results=_ranked(found, weeks=weeks),
         not_looked_at=not_looked_at,
     )
     return Fleet(overview, table, diagnosis, series, changes, spent_s)
@@ -106,8 +108,8 @@ def _try_compute(question: str, refused: dict[str, Statement], compute: Callable
         return None
 
 
-def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
-    """Sort confirmed before suspected, most expensive first; convert hours to hours per week.
+def _ranked(found: Sequence[Finding], *, weeks: float) -> tuple[Finding, ...]:
+    """Sort by device-hours, most first, and of equal ones the confirmed first; convert hours to hours per week.
 
     For less than a week the hours stay unchanged, because nothing is known about the rest of the week.
     """
@@ -117,7 +119,7 @@ def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
         else finding.model_copy(update={"device_hours_a_week": finding.device_hours_a_week / weeks})
         for finding in found
     ]
-    return sorted(weekly, key=lambda finding: (not finding.is_confirmed, -(finding.device_hours_a_week or 0.0)))
+    return tuple(sorted(weekly, key=lambda finding: (-(finding.device_hours_a_week or 0.0), not finding.is_confirmed)))
 
 
 def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
@@ -136,7 +138,7 @@ def _of_symptoms(ended: Sequence[Attempt]) -> Iterator[Finding]:
         if group:
             yield Finding(
                 about="failures",
-                is_confirmed=True,
+                is_confirmed=False,
                 device_hours_a_week=sum(_held_s(attempt) for attempt, _ in group) / HOUR_S,
                 symptom=group[-1][1] if key else None,
                 attempts=len(group),

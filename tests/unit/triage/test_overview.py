@@ -16,12 +16,14 @@ from assay.records.failure import Failure
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.triage_overview import Finding
 from assay.reporting.charts.triage_figures import rates_figure
+from assay.reporting.document import Document
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.triage import fleet_document
 from assay.reporting.terminal.document import print_document
-from assay.reporting.views.triage_statements import finding_next, finding_text, triage_text
+from assay.reporting.views.runs.run import run_view
+from assay.reporting.views.triage_statements import finding_certainty, finding_next, finding_text, triage_text
 from assay.store.home import Home
-from assay.triage.overview import Fleet, triage_ledger
+from assay.triage.overview import FEW_RUNS, Fleet, triage_ledger
 from fleet_ledger import recorded_fleet
 from machine import MACHINE
 
@@ -132,8 +134,8 @@ def recorded_runs(home: Home, *failures: str | None) -> None:
             ledger.record_attempt(
                 Attempt(
                     run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=10.0,
-                    end_step=5, outcome="failed" if failure else "succeeded", failure=failure or None,
-                    **MACHINE,
+                    end_step=5, outcome="failed" if failure else "succeeded", reason=text or "",
+                    failure=failure or None, **MACHINE,
                 )
             )  # fmt: skip
             ledger.record_phase_seconds(
@@ -145,23 +147,56 @@ WILD = "LossNotFiniteError: the gradient's norm is not finite, at a learning rat
 
 
 @pytest.mark.parametrize("failures", [(WILD,), (None, WILD), (None, None, WILD), (WILD, WILD, WILD)])
-def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
+def test_of_a_few_runs_what_happened_to_them_is_first_and_of_a_failure_the_cause_is_unknown(
     tmp_path: Path, capsys, failures: tuple[str | None, ...]
 ) -> None:
     home = Home.at(tmp_path / "home")
     recorded_runs(home, *failures)
-    fleet = looked_at(home)
-    first, *others = fleet.overview.results
-    assert (first.about, first.is_confirmed) == ("failures", True)
-    assert first.symptom is not None and first.symptom.text == WILD
-    assert finding_next(first) == f"assay runs show r{len(failures) - 1}"
-    assert [finding.about for finding in others] == ["spent"]
-    page = render_document(fleet_document(fleet))
-    assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
+    last = f"r{len(failures) - 1}"
+    fleet, document = looked_at(home), few_document(home)
+    found, spent = (one(fleet.overview.results, about) for about in ("failures", "spent"))
+    assert found.symptom is not None and (found.symptom.text, found.is_confirmed) == (WILD, False)
+    assert finding_next(found) == f"assay runs show {last}" and spent.is_confirmed
+    page = render_document(document)
+    assert page.count(">cause unknown<") == 1 and page.count(">measured<") == 1 and ">confirmed<" not in page
     assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.overview.not_looked_at.values()
-    print_document(fleet_document(fleet))
-    before, after = " ".join(capsys.readouterr().out.split()).split("No finding (what failures share): ")
-    assert WILD in before and triage_text(fleet.diagnosis.because) in after
+    print_document(document)
+    shown = " ".join(capsys.readouterr().out.split())
+    happened, lost = shown.split("Where device time was lost")
+    assert f"The run failed: {WILD}" in happened and f"Next: assay train --from {last}@0" in happened
+    assert all(f"r{number}" in happened for number in range(len(failures)))
+    lost, nothing = lost.split("No finding (what failures share): ")
+    assert WILD in lost and triage_text(fleet.diagnosis.because) in nothing
+
+
+def few_document(home: Home, *run_ids: str) -> Document:
+    with home.open_ledger() as ledger:
+        fleet = triage_ledger(ledger, run_ids)
+        return fleet_document(fleet, [run_view(ledger, run_id) for run_id in fleet.overview.run_ids])
+
+
+def test_the_worst_of_a_few_runs_is_first_and_runs_that_are_named_are_all_that_is_looked_at(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_runs(home, None, None, WILD, *(None for _ in range(FEW_RUNS)))
+    assert few_document(home).sections[0].name == "What to look at first", "of many, what cost most"
+    document = few_document(home, "r0", "r2")
+    assert [section.name for section in document.sections[:3]] == ["r2", "r0", "Where device time was lost"]
+    assert document.verdict is not None and document.verdict.tone == "bad"
+    assert document.verdict.sentence == "1 of 2 attempts failed."
+    quiet = few_document(home, "r0", "r1").verdict
+    assert quiet is not None and quiet.sentence == "No attempt failed."
+
+
+def test_of_a_run_at_work_what_it_does_is_said_and_nothing_is_found(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_runs(home, None)
+    with home.open_ledger() as ledger:
+        (attempt,) = ledger.attempts("r0")
+        ledger.record_run(ledger.run("r0").model_copy(update={"run_id": "new"}))
+        ledger.record_attempt(attempt.model_copy(update={"run_id": "new", "ended_s": None, "outcome": "running"}))
+    document = few_document(home, "new")
+    assert document.sections[0].name == "new" and document.verdict is not None
+    assert document.verdict.sentence == "No attempt failed."
 
 
 def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one(tmp_path: Path) -> None:
@@ -181,14 +216,13 @@ def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> Non
     assert ">confirmed<" not in page and 'class="verdict bad"' not in page
 
 
-def test_a_rise_without_a_factor_is_suspected_and_stands_behind_what_is_confirmed(tmp_path: Path) -> None:
+def test_a_rise_without_a_factor_is_suspected_wherever_its_cost_puts_it(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=200, fails=lambda *_: 0.0, step_s=lambda run: 3.0 if run >= 100 else 1.0)
-    *confirmed, last = looked_at(home).overview.results
-    assert (last.about, last.is_confirmed) == ("slower", False)
-    assert last.change is not None and last.change.verdict == "unexplained"
-    assert all(finding.is_confirmed for finding in confirmed)
-    assert (last.device_hours_a_week or 0.0) > max(finding.device_hours_a_week or 0.0 for finding in confirmed)
+    first, *others = looked_at(home).overview.results
+    assert (first.about, first.is_confirmed, finding_certainty(first)) == ("slower", False, "suspected")
+    assert first.change is not None and first.change.verdict == "unexplained"
+    assert all(finding.is_confirmed for finding in others)
 
 
 def test_a_host_and_all_of_its_devices_are_one(planted: Home) -> None:
@@ -257,7 +291,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     out = capsys.readouterr().out
     assert "lost a week" in out and f"{found['results'][0]['device_hours_a_week']:,.4g} device-hours" in out
     assert assay("triage", "--json", "failures") == 2
-    assert "unexpected extra argument (failures)" in capsys.readouterr().err
+    assert "no run 'failures'" in capsys.readouterr().err
     assert assay("triage", "--junit", str(tmp_path)) == 2
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "nothing"))
     assert assay("triage") == 2
@@ -284,10 +318,10 @@ def test_it_imports_nothing_that_takes_longer_than_its_answer(planted: Home) -> 
     assert '"host":"n05"' in done.stdout
 
 
-def test_a_ledger_of_which_no_attempt_is_over_is_said(tmp_path: Path) -> None:
+def test_a_ledger_without_runs_is_said(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     home.open_ledger().close()
-    with pytest.raises(ConfigError, match="no attempt that is over"):
+    with pytest.raises(ConfigError, match="the ledger has no run"):
         looked_at(home)
 
 

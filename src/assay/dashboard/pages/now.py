@@ -26,7 +26,7 @@ from assay.reporting.views.now import (
     failed_runs,
 )
 from assay.reporting.views.runs.run_list import current_summaries, run_lines
-from assay.reporting.views.triage_statements import finding_next, finding_text
+from assay.reporting.views.triage_statements import finding_certainty, finding_next, finding_text
 from assay.store.followed import followed_programs
 from assay.triage.overview import triage_ledger
 from assay.workflows.campaign.folder import find_campaign
@@ -138,8 +138,8 @@ def _causes(dashboard: Dashboard) -> Causes:
 def _shared_failures(overview: TriageOverview) -> Iterator[str]:
     about = [finding for finding in overview.results if finding.about == "failures"]
     for finding in about[:MAX_SHARED]:
-        suspected = "" if finding.is_confirmed else "suspected: "
-        yield f"{suspected}{finding_text(finding, attempts=overview.attempts)}. Next: {finding_next(finding)}"
+        certainty = "" if finding.is_confirmed else f"{finding_certainty(finding)}: "
+        yield f"{certainty}{finding_text(finding, attempts=overview.attempts)}. Next: {finding_next(finding)}"
 
 
 def _midnight_s(now_s: float) -> float:

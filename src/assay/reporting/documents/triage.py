@@ -1,5 +1,6 @@
 """What each command of `assay triage` found, as a document."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from assay.records.symptoms import LogSymptom, RecordedSymptom, SharedCause, Sym
 from assay.records.triage_overview import Finding, TriageOverview
 from assay.reporting.charts.triage_figures import rates_figure, scan_figure, seconds_figure, speed_figure
 from assay.reporting.document import (
+    SIGNS,
     Block,
     Cell,
     Document,
@@ -35,11 +37,14 @@ from assay.reporting.document import (
     name,
     number,
 )  # fmt: skip
+from assay.reporting.documents.runs.run_verdict import next_commands, run_verdict
+from assay.reporting.views.runs.run import RunView
 from assay.reporting.views.statements import device_time_text
 from assay.reporting.views.triage_statements import (
     because_text,
     data_text,
     factors_text,
+    finding_certainty,
     finding_next,
     finding_text,
     moment_text,
@@ -444,10 +449,16 @@ _DOCUMENTS: Mapping[type, Callable[[Any], Document]] = {
 
 
 def fleet_document(
-    fleet: Fleet, startup: Startup | None = None, ci: CiReport | None = None, *, created_s: float = 0.0
+    fleet: Fleet,
+    runs: Sequence[RunView] = (),
+    startup: Startup | None = None,
+    ci: CiReport | None = None,
+    *,
+    created_s: float = 0.0,
 ) -> Document:
-    """Return the overview of all runs; its figures, `startup` and `ci` are for pages."""
-    overview = fleet.overview
+    """Return the overview of all runs, and first what happened to each of a few `runs`; its figures, `startup` and
+    `ci` are for pages."""
+    overview, judged = fleet.overview, _judged(runs)
     dearest = max(overview.results, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
     rate = overview.failures / overview.attempts if overview.attempts else 0.0
     lost = "lost a week" if overview.is_of_weeks else "lost, on record"
@@ -464,48 +475,67 @@ def fleet_document(
         title="Triage",
         kind="fleet",
         subtitle=f"{number_of(overview.runs, 'run')} on record, {utc_text(created_s)}",
-        verdict=_overview_verdict(overview),
+        verdict=_overview_verdict(overview, judged),
         tiles=[
             Fact("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
             Fact("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
             Fact("dearest", "—" if dearest is None else _lost_text(dearest), lost),
         ],
         sections=[
-            Section("What to look at first", list(_results(overview, lost))),
+            *(Section(title, blocks) for title, blocks in _happened(judged)),
+            Section(
+                "Where device time was lost" if judged else "What to look at first", list(_results(overview, lost))
+            ),
             *(Section(title, blocks, pages_only=True) for title, blocks in pages.items() if blocks),
         ],
         footer="Regenerate with: assay triage --out FILE. The same facts as JSON: assay triage --json.",
     )
 
 
-def _overview_verdict(overview: TriageOverview) -> Verdict:
+def _overview_verdict(overview: TriageOverview, judged: Sequence[tuple[RunView, Verdict]]) -> Verdict:
+    if judged:
+        words = Counter(verdict.word for _, verdict in judged)
+        failed = (
+            f"{overview.failures:,} of {number_of(overview.attempts, 'attempt')}" if overview.failures else "No attempt"
+        )
+        ends = ", ".join(f"{count:,} {word}" for word, count in words.items())
+        return Verdict(judged[0][1].tone, ends, f"{failed} failed.")
+    faults = [finding for finding in overview.results if finding.about != "spent"]
     if not overview.results:
         return Verdict("good", "nothing stands out", "No cause, no rise and no phase costs much device time.")
-    first, faults = overview.results[0], [finding for finding in overview.results if finding.about != "spent"]
-    confirmed = sum(fault.is_confirmed for fault in faults)
-    word = f"{number_of(confirmed, 'finding')}, {len(faults) - confirmed} suspected"
-    first = next(iter(faults), first)
+    confirmed = [fault for fault in faults if fault.is_confirmed]
+    word = f"{number_of(len(confirmed), 'confirmed finding')}, {number_of(len(faults) - len(confirmed), 'other')}"
+    first = next(iter(faults), overview.results[0])
     text = finding_text(first, attempts=overview.attempts).rstrip(".")
-    return Verdict("bad" if confirmed else "open", word, f"{text[:1].upper()}{text[1:]}. Next: {finding_next(first)}")
+    tone: Tone = "bad" if (faults and overview.failures) or confirmed else "open"
+    return Verdict(tone, word, f"{text[:1].upper()}{text[1:]}. Next: {finding_next(first)}")
+
+
+def _judged(runs: Sequence[RunView]) -> list[tuple[RunView, Verdict]]:
+    """Return runs with their verdicts, the worst first."""
+    tones = tuple(SIGNS)
+    return sorted(((run, run_verdict(run)) for run in runs), key=lambda pair: -tones.index(pair[1].tone))
+
+
+def _happened(judged: Sequence[tuple[RunView, Verdict]]) -> Iterator[Blocks]:
+    """Yield what happened to each of a few runs, the worst first."""
+    for run, verdict in judged:
+        yield run.run_id, [Paragraph(f"{verdict.word}: {verdict.sentence} Next: {next_commands(run)[0][1]}")]
 
 
 def _results(overview: TriageOverview, lost: str) -> Iterator[Block]:
     if overview.results:
         yield TitledTable.of(
             "",
-            "Failures without a known cause; then confirmed before suspected, the dearest first. Parts overlap.",
+            "By device time lost, the most first. Parts overlap.",
             overview.results,
             (number(lost), _lost_text),
             ("what", lambda finding: _coloured(finding, finding_text(finding, attempts=overview.attempts))),
-            (name(""), _certainty),
+            (name(""), finding_certainty),
             ("next", finding_next),
         )
     for question, reason in overview.not_looked_at.items():
         yield Paragraph(f"No finding ({question}): {triage_text(reason)}")
-
-
-def _certainty(finding: Finding) -> str:
-    return "suspected" if not finding.is_confirmed else "measured" if finding.about == "spent" else "confirmed"
 
 
 def _coloured(finding: Finding, text: str) -> Text:

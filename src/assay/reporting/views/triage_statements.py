@@ -185,6 +185,13 @@ def finding_text(finding: Finding, *, attempts: int) -> str:
     return f"{finding.attempts:,} of {attempts:,} attempts failed{alike}; {detail}"
 
 
+def finding_certainty(finding: Finding) -> str:
+    """Return in a word or two how much is known about a finding."""
+    if finding.symptom is not None or (finding.cause is None and finding.about == "failures"):
+        return "cause unknown"
+    return "measured" if finding.about == "spent" else "confirmed" if finding.is_confirmed else "suspected"
+
+
 def finding_next(finding: Finding) -> str:
     """Return the next step after a finding."""
     if finding.cause is not None:
