@@ -14,6 +14,7 @@ from assay.base.errors import ConfigError, regular
 from assay.elastic.workers import Workers
 
 if TYPE_CHECKING:
+    from assay.serving.sessions.sessions import SessionRepository
     from assay.store.home import Home
     from assay.store.ledger.ledger import Ledger
 
@@ -82,15 +83,24 @@ class _RunOrPipeline(_Run):
 
 
 class _RunOrSession(_Run):
-    """A session of the Tinker API, by its whole id, or a run."""
+    """A session of the Tinker API or a model of one, by its whole id, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value) if is_session_id(value) else super().convert(value, param, ctx)
+        return str(value) if is_session(value) else super().convert(value, param, ctx)
 
 
-def is_session_id(text: str) -> bool:
-    """Return whether a text is the id of a session of the Tinker API."""
-    return re.fullmatch("session-[0-9a-f]{24}", text) is not None
+def is_session(text: str) -> bool:
+    """Return whether a text names a session of the Tinker API, or a model of one: `SESSION:train:0`."""
+    return re.fullmatch("session-[0-9a-f]{24}(:train:[0-9]{1,9})?", text) is not None
+
+
+def current_sessions() -> "SessionRepository":
+    """Return the sessions of `$ASSAY_HOME`."""
+    from assay.base.clock import SystemClock
+    from assay.serving.sessions.sessions import SessionRepository
+    from assay.store.objects import open_store
+
+    return SessionRepository(open_store(str(current_home().api)), SystemClock())
 
 
 class _FileOrRun(_Run):

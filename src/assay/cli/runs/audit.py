@@ -7,7 +7,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.parameters import RUN_OR_SESSION, current_home, is_session_id, json_option
+from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions, is_session, json_option
 
 if TYPE_CHECKING:
     from assay.records.audit import AuditReport, WeightsDepth
@@ -37,7 +37,7 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     """
     if quick and deep:
         raise ConfigError("--quick and --deep exclude each other: give one of them.")
-    if is_session_id(run_id):
+    if is_session(run_id):
         if quick or deep:
             raise ConfigError("--quick and --deep are for runs; a session is always read as a whole.")
         _audit_session(run_id, as_json)
@@ -78,20 +78,16 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
 
 
 def _audit_session(session_id: str, as_json: bool) -> NoReturn:
-    from assay.base.clock import SystemClock
-    from assay.serving.sessions.sessions import SessionRepository
-    from assay.store.objects import open_store
     from assay.workers.sessions.audit import audit_session
 
-    sessions = SessionRepository(open_store(str(current_home().api)), SystemClock())
-    found = audit_session(sessions, session_id)
+    found = audit_session(current_sessions(), session_id.partition(":")[0])
     if as_json:
         click.echo(found.to_json())
     else:
         click.secho(f"{found.verdict.upper()}  {session_id}", fg=_COLOURS[found.verdict], bold=True)
         click.echo(f"  {found.num_results:,} of {number_of(found.num_requests, 'request')} executed")
-        learned = number_of(found.num_learned, "datum learned once", "datums learned once each")
-        click.echo(f"  {learned}, {found.num_waiting:,} wait for an update, {found.num_dropped:,} were dropped")
+        datums = number_of(found.num_trained, "datum learned once", "datums learned once each")
+        click.echo(f"  {datums}, {found.num_waiting:,} wait for an update, {found.num_dropped:,} were dropped")
         tokens = number_of(found.num_trained_tokens, "trained token")
         click.echo(f"  {found.num_sampled_tokens:,} of {tokens} traced to what was sampled")
         for line in found.problems:

@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import RUN, current_home, json_option
+from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions, is_session, json_option
 from assay.reporting.values import one_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _AS_WRITTEN = (
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", type=RUN)
+@click.argument("run_id", metavar="RUN", type=RUN_OR_SESSION)
 @click.option("--step", required=True, type=int, help="Step to replay (the first is 1).")
 @click.option("--through", type=int, help="Continue to this step, e.g. one whose weights are on record.")
 @click.option("--lane", type=int, help="Also compute this lane of the step separately.")
@@ -53,9 +53,17 @@ def replay(
 
     Works for runs of any world size, and for steps that failed. Exit code 1 if a number differs or an operator
     is wrong.
+
+    RUN may be a session of the Tinker API, or SESSION:train:NUMBER if it has several models. Its steps are the
+    'optim_step' requests; every result since the newest stored state is compared.
     """
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops exclude each other: give one of them.")
+    if is_session(run_id):
+        others = {"attempt": attempt, "lane": lane, "bisect": bisect, "explain": explain, "keep": keep}
+        if for_runs := [name for name, value in others.items() if value not in (None, False)]:
+            raise ConfigError(f"--{for_runs[0]} is for runs. Leave it out for a session.")
+        _replay_session(run_id, step, through, watch=watch, audit_ops=audit_ops, as_json=as_json)
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
     from assay.training.replay.request import ReplayRequest
@@ -95,6 +103,20 @@ def replay(
         report = report.model_copy(update={"explanation": found})
     if keep:
         save_capsule(run, log, step=step, reason="kept by 'assay runs replay --keep'")
+    _print_and_exit(report, as_json)
+
+
+def _replay_session(
+    name: str, step: int, through: int | None, *, watch: bool, audit_ops: bool, as_json: bool
+) -> NoReturn:
+    from assay.training.replay.request import ReplayRequest
+    from assay.workers.sessions.replay import replay_session
+
+    request = ReplayRequest(step, through, mode="watch" if watch else "audit-ops" if audit_ops else None)
+    _print_and_exit(replay_session(current_sessions(), name, request, progress=_progress), as_json)
+
+
+def _print_and_exit(report: "ReplayReport", as_json: bool) -> NoReturn:
     click.echo(report.to_json() if as_json else _text(report))
     is_wrong = report.verdict == "differs" or (report.operators and report.operators.finding)
     sys.exit(1 if is_wrong else 0)
@@ -112,7 +134,7 @@ def _text(report: "ReplayReport") -> str:
         f"{click.style(report.verdict.upper(), fg=colour, bold=True)}  {report.run_id}, step {report.step}, "
         f"replayed from {origin}: {report.compared} numbers compared"
     ]
-    if report.recorded_code_version != report.code_version:
+    if report.recorded_code_version not in ("", report.code_version):
         lines.append(f"  run with {report.recorded_code_version}, replayed with {report.code_version}")
     lines += [
         f"  {'=' if number.is_equal else '≠'} step {number.step} {number.quantity}: {number.replayed}"

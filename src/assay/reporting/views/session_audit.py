@@ -1,4 +1,4 @@
-"""The audit of a session of the Tinker API."""
+"""What the audit of a session of the Tinker API finds, with the sources of trained tokens."""
 
 from typing import Literal
 
@@ -35,7 +35,7 @@ class SessionAudit(View):
     """Acknowledged."""
     num_results: int
     """Executed."""
-    num_learned: int
+    num_trained: int
     """Datums whose gradient was part of an update, each of exactly one."""
     num_waiting: int
     """Datums whose gradient waits for the next update."""
@@ -44,7 +44,7 @@ class SessionAudit(View):
     num_trained_tokens: int
     """Targets of learned datums with a weight or an advantage that is not 0."""
     token_sources: tuple[TokenSource, ...]
-    """Of the trained tokens that were sampled."""
+    """Sampled sequences that the trained tokens came from."""
     problems: tuple[str, ...]
     """What is missing, doubled or changed, and claims about tokens that are not true."""
 

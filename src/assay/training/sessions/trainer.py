@@ -93,9 +93,9 @@ class SessionTrainer:
         self._shape = shape
         self._method = SessionMethod(config)
         self.model = initial_model(self._method, seed=seed, device=ranks.device)
-        self._forward = LaneForward(self._method, device=ranks.device, precision=precision, seed=seed)
+        self.lane_forward = LaneForward(self._method, device=ranks.device, precision=precision, seed=seed)
         self._lane_sum = FlatLaneSum(self.model, ranks, self._shares)
-        self._passes = LanePasses(self._forward, self._lane_sum, ranks.device)
+        self._passes = LanePasses(self.lane_forward, self._lane_sum, ranks.device)
         self._trained = trained_parameters(self.model)
         self._optimizer = build_optimizer(self.model, OptimizerConfig())
         _begin_moments(self._optimizer)
@@ -125,7 +125,7 @@ class SessionTrainer:
         for samples in self._begin(datums, loss):
             share = samples.lane
             parts = [
-                self._forward.loss(self.model, share, index, step=seq_id).sum.double().item()
+                self.lane_forward.loss(self.model, share, index, step=seq_id).sum.double().item()
                 for index in range(len(share.micro_batches))
             ]
             losses.append([share.lane, added_in_order(parts)])

@@ -13,7 +13,7 @@ from assay.serving.api_error import ApiError
 from assay.serving.sessions.request_log import JSON, Request, RequestLog, Result, TargetId, data_folder
 from assay.serving.sessions.sessions import SessionRepository, SessionState
 from assay.serving.tinker.messages import parse_message
-from assay.workers.sessions.provenance import LearnedDatums, SampledSequences
+from assay.workers.sessions.provenance import SampledSequences, TrainedDatums
 from assay.workers.sessions.weights import ModelStates, StateKind
 
 _FIRST = ("create_model", "load_weights")
@@ -30,14 +30,14 @@ def audit_session(sessions: SessionRepository, session_id: str) -> SessionAudit:
     state = sessions.state(session_id)
     if state is None:
         raise ConfigError(f"No session {session_id} in {sessions.store.url}.")
-    num_requests, num_results, problems, models = 0, 0, list[str](), list[LearnedDatums]()
+    num_requests, num_results, problems, models = 0, 0, list[str](), list[TrainedDatums]()
     sampled = SampledSequences(sessions, state.created.project)
     for target in _targets(sessions, session_id, state):
         log = sessions.requests(target)
         requests, results = sorted(log.seq_ids()), sorted(log.seq_ids("results"))
         num_requests, num_results = num_requests + len(requests), num_results + len(results)
         if target.role == "train":
-            models.append(LearnedDatums(target, sampled))
+            models.append(TrainedDatums(target, sampled))
             found = [*_problems(log, requests, results, models[-1].add)]
             found += _state_problems(ModelStates(sessions.store, target), log, state)
         else:
@@ -48,7 +48,7 @@ def audit_session(sessions: SessionRepository, session_id: str) -> SessionAudit:
         verdict="fail" if problems else "incomplete" if num_results < num_requests else "pass",
         num_requests=num_requests,
         num_results=num_results,
-        num_learned=sum(model.num_learned for model in models),
+        num_trained=sum(model.num_trained for model in models),
         num_waiting=sum(model.num_waiting for model in models),
         num_dropped=sum(model.num_dropped for model in models),
         num_trained_tokens=sum(model.num_trained_tokens for model in models),

@@ -75,6 +75,11 @@ class ModelExecutor:
             self._trainer.restore(state.data)
             self.next_seq_id = self._stored_seq_id = state.next_seq_id
 
+    @property
+    def trainer(self) -> SessionTrainer | None:
+        """The model with its optimizer; None before its creation."""
+        return self._trainer
+
     def execute_next(self) -> bool:
         """Execute the next request; return False if it has not arrived."""
         request = self._log.request(self.next_seq_id)

@@ -106,11 +106,11 @@ class _Pass(NamedTuple):
     sources: list[TokenSource]
 
 
-class LearnedDatums:
+class TrainedDatums:
     """What one model learned, from its requests in the order of their numbers."""
 
     def __init__(self, model: TargetId, sampled: SampledSequences) -> None:
-        self.num_learned = self.num_dropped = self.num_trained_tokens = 0
+        self.num_trained = self.num_dropped = self.num_trained_tokens = 0
         self.sources: list[TokenSource] = []
         self._model = model
         self._sampled = sampled
@@ -126,7 +126,7 @@ class LearnedDatums:
         if request.kind == "forward_backward" and not result.is_error:
             yield from self._add_pass(request, result)
         elif request.kind == "optim_step" and not result.is_error:
-            self.num_learned += self.num_waiting
+            self.num_trained += self.num_waiting
             self.num_trained_tokens += sum(waiting.num_tokens for waiting in self._waiting)
             self.sources += [source for waiting in self._waiting for source in waiting.sources]
             self._waiting = []

@@ -24,6 +24,6 @@ def test_a_client_trains_samples_saves_and_resumes(requires, tmp_path: Path) -> 
     state = app.sessions.found(session_id, "default")
     assert state.finished is not None and state.finished.status == "success"
     audit = audit_session(app.sessions, session_id)
-    assert (audit.verdict, audit.num_learned, audit.num_waiting) == ("pass", 1502, 0), audit.problems
+    assert (audit.verdict, audit.num_trained, audit.num_waiting) == ("pass", 1502, 0), audit.problems
     assert [(item.sequences, item.num_tokens, item.is_claimed) for item in audit.token_sources] == [((1,), 2, True)]
     assert len(worker.executed) == len({(target, seq_id) for target, seq_id, _ in worker.executed})

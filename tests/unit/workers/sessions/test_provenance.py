@@ -106,7 +106,7 @@ def test_datums_are_counted_by_what_became_of_them(loop: Loop) -> None:
     loop.update(5, Result.of_error("the gradient's norm is nan", "user"))
     loop.learn(6, ROW, ROW)
     found = loop.audit()
-    assert (found.verdict, found.num_learned, found.num_dropped, found.num_waiting) == ("pass", 3, 1, 2)
+    assert (found.verdict, found.num_trained, found.num_dropped, found.num_waiting) == ("pass", 3, 1, 2)
     assert found.num_trained_tokens == 6
 
 
