@@ -1,6 +1,10 @@
 """The page on monitoring names every metric, and its alerts name only metrics and labels that there are."""
 
+import json
 import re
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -35,6 +39,10 @@ def alerts() -> list[str]:
     return [cells[2].replace("\\|", "|") for cells in rows[1:]]
 
 
+def expressions() -> list[str]:
+    return [match[1] for alert in alerts() if (match := re.match(r" `(.+?)`", alert))]
+
+
 def test_every_metric_is_on_the_page_and_no_other() -> None:
     assert set(re.findall(r"assay_[a-z_]+", PAGE)) == exported()
 
@@ -45,3 +53,13 @@ def test_alerts_use_names_and_values_that_there_are() -> None:
         assert set(re.findall(r"assay_[a-z_]+", alert)) <= exported(), alert
         for label, values in re.findall(r'(\w+)=~?"([^"]*)"', alert):
             assert {*values.split("|")} <= VALUES[label], alert
+
+
+def test_prometheus_takes_the_alerts_as_rules(requires: Callable[[str, bool, str], None], tmp_path: Path) -> None:
+    requires("prometheus", shutil.which("promtool") is not None, "promtool is not installed (apt install prometheus)")
+    rules = [{"alert": f"alert_{number}", "expr": alert} for number, alert in enumerate(expressions())]
+    assert len(rules) == len(alerts())
+    file = tmp_path / "rules.json"  # which is YAML, too
+    file.write_text(json.dumps({"groups": [{"name": "assay", "rules": rules}]}))
+    checked = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True)
+    assert checked.returncode == 0 and f"{len(rules)} rules found" in checked.stdout, checked.stderr
