@@ -3,23 +3,29 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
 from assay.cli.parameters import (
     FOLDER,
     PATH,
     RUN,
     SOURCE_PATH,
     current_home,
+    current_sessions,
     force_option,
     is_forced,
+    is_session,
     json_option,
     run_and_step,
     writable_ledger,
 )
+
+if TYPE_CHECKING:
+    from assay.workflows.export.export import Exported
 
 
 @click.command()
@@ -50,7 +56,20 @@ def export(
     transformers loads the folder without assay. The model card (README.md) describes data, recipe, training,
     evaluation and audit from the records. Warnings about the model are printed on stderr and stand first on the
     card.
+
+    RUN may be a session of the Tinker API (SESSION:train:NUMBER if it has several models), or the path of saved
+    weights. Its steps are the 'optim_step' requests; any of them can be exported.
     """
+    if is_session(name := run_id.partition("@")[0]) or name.startswith("tinker://"):
+        if tokenizer is not None:
+            raise ConfigError("--tokenizer is for runs; a session's base model names its tokenizer.")
+        if step is None and "@" in run_id:
+            step = click.INT(run_id.partition("@")[2])
+        from assay.workers.sessions.export import export_session
+
+        exported = export_session(current_sessions(), name, step=step, to=out, adapters=adapters, is_forced=is_forced())
+        _print_export(exported, as_json)
+        return
     home = current_home()
     run_id, named_step = run_and_step(home, run_id)
     run_id = home.meant_run(run_id)
@@ -68,6 +87,10 @@ def export(
         progress=lambda done, total: show_progress("export", done, total, unit=" parts"),
     )
     warn_of_model(exported.record.warning_rules, exported.record.warnings)
+    _print_export(exported, as_json)
+
+
+def _print_export(exported: "Exported", as_json: bool) -> None:
     if as_json:
         click.echo(exported.record.to_json())
     else:

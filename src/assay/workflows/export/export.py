@@ -10,7 +10,8 @@ The folder appears whole or not at all. It contains no paths of this machine.
 import json
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,9 +83,7 @@ def export_run(
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
     commit = find_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
-    if to.exists() and not (is_forced and (to / EXPORT_FILE).is_file()):
-        hint = "It is not an export: choose" if is_forced else "Replace it with --force, or choose"
-        raise ConfigError(f"{to} exists already. {hint} another folder with --out.")
+    check_new_export(to, is_forced=is_forced)
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     from assay.evals.commit_model import load_committed  # imports torch, after the checks
@@ -96,10 +95,8 @@ def export_run(
     progress(1, _PARTS)
     model = load_committed(run, commit, log.store)
     progress(2, _PARTS)
-    unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
-    unfinished.mkdir(parents=True)
     columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
-    try:
+    with new_export(to, is_forced=is_forced) as unfinished:
         base = base_sha256(model) if adapters == "apart" else None
         method.save_exported(
             model, unfinished, ExportOptions(tokenizer_files.padding, tokenizer_files.ends, adapters, columns)
@@ -107,14 +104,33 @@ def export_run(
         for name, data in tokenizer_files.files.items():
             (unfinished / name).write_bytes(data)
         keep_tokenization(unfinished, load_tokenizer(unfinished), sample_texts(dataset, known.path))
-        _readable_as_the_folder(unfinished)
         progress(3, _PARTS)
         exported = _record(run, commit, dataset, known, form=method.form).model_copy(
-            update={"columns": columns, "files": _digests(unfinished), "base_sha256": base}
+            update={"columns": columns, "files": file_digests(unfinished), "base_sha256": base}
         )
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
-        replaced = unfinished.with_name(f"{unfinished.name}-replaced")
+    progress(_PARTS, _PARTS)
+    return Exported(to, exported)
+
+
+def check_new_export(to: Path, *, is_forced: bool) -> None:
+    """Raise `ConfigError` if a folder exists, unless it is an export and `is_forced`."""
+    if to.exists() and not (is_forced and (to / EXPORT_FILE).is_file()):
+        hint = "It is not an export: choose" if is_forced else "Replace it with --force, or choose"
+        raise ConfigError(f"{to} exists already. {hint} another folder with --out.")
+
+
+@contextmanager
+def new_export(to: Path, *, is_forced: bool) -> Iterator[Path]:
+    """Yield a folder that becomes `to` if the block ends without an error, and vanishes otherwise."""
+    check_new_export(to, is_forced=is_forced)
+    unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
+    unfinished.mkdir(parents=True)
+    replaced = unfinished.with_name(f"{unfinished.name}-replaced")
+    try:
+        yield unfinished
+        _readable_as_the_folder(unfinished)
         if to.exists():
             to.rename(replaced)
         unfinished.rename(to)
@@ -124,8 +140,6 @@ def export_run(
         if no_room(error):
             raise unwritten(to, error) from error
         raise
-    progress(_PARTS, _PARTS)
-    return Exported(to, exported)
 
 
 def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *, form: ModelForm) -> ExportedModel:
@@ -135,7 +149,7 @@ def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *
         run_id=run.run_id,
         step=commit.step,
         weights_digest=commit.weights_digest,
-        recipe=_without_paths(run.recipe, dataset.manifest.name),
+        recipe=without_paths(run.recipe, dataset.manifest.name),
         recipe_sha256=run.recipe_sha256,
         dataset=dataset.manifest.name,
         dataset_fingerprint=run.dataset_fingerprint,
@@ -273,14 +287,15 @@ def _readable_as_the_folder(folder: Path) -> None:
         path.chmod(mode)
 
 
-def _digests(folder: Path) -> tuple[FileDigest, ...]:
+def file_digests(folder: Path) -> tuple[FileDigest, ...]:
+    """Return the digests of all files of a folder."""
     return tuple(
         FileDigest(path=path.name, num_bytes=path.stat().st_size, sha256=sha256_of_bytes(path.read_bytes()))
         for path in sorted(folder.iterdir())
     )
 
 
-def _without_paths(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
+def without_paths(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     """Return the recipe without paths and URLs of this machine."""
     tree: dict[str, Any] = json.loads(json.dumps(recipe))
     tree["data"]["dataset"] = dataset
