@@ -13,14 +13,14 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 
-def fork_context() -> ForkServerContext:
-    """Start the fork server if it does not run, and return its context.
+def fork_context(*modules: str) -> ForkServerContext:
+    """Start the fork server if it does not run, and return its context. It imports `modules` besides a rank's.
 
     A scheduler's SIGTERM and a terminal's Ctrl-C go to every process of a job, so the server blocks both. A forked
     rank keeps SIGTERM blocked until its handler is installed: the signal is neither lost nor fatal.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["assay.elastic.preload"])
+    context.set_forkserver_preload(["assay.elastic.preload", *modules])
     resource_tracker.ensure_running()  # started inside the block below, it would unblock the signals
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:

@@ -21,7 +21,7 @@ from assay.records.rank_device import RankDevice
 from assay.triage.hang import ALL_STACKS_SIGNAL, FLIGHT_SIGNAL, MAIN_STACK_SIGNAL, flight_path, stacks_path
 
 NUDGE_S = 1.0
-"""Seconds between wake-ups of the watch thread, which work around a glibc bug: see `_die_with_supervisor`."""
+"""Seconds between wake-ups of the watch thread, which work around a glibc bug: see `die_with_supervisor`."""
 REMEMBERED = 256
 """Number of collectives that the flight recorder keeps."""
 
@@ -34,7 +34,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # before any thread starts: threads inherit the mask
     stop = StopFlag()
-    all_reported = _die_with_supervisor(pipe)
+    all_reported = die_with_supervisor(pipe)
     devices = [RankDevice()]
 
     def began(device: RankDevice) -> None:
@@ -61,7 +61,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     os._exit(code)
 
 
-def _die_with_supervisor(pipe: Connection) -> threading.Event:
+def die_with_supervisor(pipe: Connection) -> threading.Event:
     """Kill this process when the supervisor closes its end of the pipe, unless the returned event is set.
 
     A rank without a supervisor could commit until the next attempt fences it, and would hold its device forever.

@@ -80,7 +80,7 @@ def test_who_looks_for_its_supervisor_runs_now_and_then_and_ends_the_rank_once_t
     monkeypatch.setattr("select.poll", lambda: CountingPoller(came))
     monkeypatch.setattr("os.kill", lambda *call: killed.put(call))
     ours, expected = multiprocessing.get_context("fork").Pipe(duplex=False)
-    rank._die_with_supervisor(expected)
+    rank.die_with_supervisor(expected)
     assert [came.get(timeout=10) for _ in range(3)] == [[], [], []]
     assert killed.empty()
     ours.close()
