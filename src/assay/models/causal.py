@@ -3,6 +3,7 @@
 A folder is what `save_pretrained` writes, with `tokenizer.json` if texts are generated.
 """
 
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -64,6 +65,16 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig) -> Any:
     else:
         network = load_pretrained(CAUSAL, checkpoint_path(config.path), **_OPTIONS)
     return _prepared(network, config)
+
+
+def frozen_base(config: NewCausalConfig | PretrainedCausalConfig) -> Any:
+    """Return the model below adapters, for any number of `adapted` ones."""
+    return build_causal(config.model_copy(update={"lora": None, "checkpoint_activations": False})).requires_grad_(False)
+
+
+def adapted(base: Any, config: NewCausalConfig | PretrainedCausalConfig) -> Any:
+    """Return a model with adapters of its own that shares the weights of a frozen one."""
+    return _prepared(deepcopy(base, {id(weight): weight for weight in base.parameters()}), config)
 
 
 def build_decoder(config: NewCausalConfig | PretrainedCausalConfig) -> tuple[Any, nn.Linear | None]:

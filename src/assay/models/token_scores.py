@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float, Int, Shaped
-from assay.models.causal import build_causal
+from assay.models.causal import adapted, build_causal
 from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.models.determinism import distinct_writes
 from assay.models.head import TokenScores, head_loss, head_scores
@@ -44,9 +44,10 @@ def line_of(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Line | None:
 class CausalNetwork(nn.Module):
     """A Hugging Face model whose forward pass stores no tensor of tokens x vocabulary."""
 
-    def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
+    def __init__(self, config: NewCausalConfig | PretrainedCausalConfig, base: Any = None) -> None:
+        """`base`: a frozen one, whose weights are shared."""
         super().__init__()
-        self.network = build_causal(config)
+        self.network = build_causal(config) if base is None else adapted(base, config)
         _check_plain_head(self)
 
     def forward(

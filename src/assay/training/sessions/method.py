@@ -1,6 +1,7 @@
 """Connects the losses of requests to the trainer's protocol: a language model whose loss comes with each request."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +25,13 @@ class SessionMethod:
 
     metrics: tuple[str, ...] = ()
 
-    def __init__(self, config: CausalMethodConfig) -> None:
-        """`config`: of a method that trains language models, for its model."""
+    def __init__(self, config: CausalMethodConfig, base: Any = None) -> None:
+        """`config`: of a method that trains language models, for its model. `base`: see `CausalNetwork`."""
         self.config = config
+        self._base = base
 
     def build_model(self) -> nn.Module:
-        return CausalNetwork(self.config.model)
+        return CausalNetwork(self.config.model, self._base)
 
     def build_frozen_models(self) -> FrozenModels:
         return {}

@@ -45,9 +45,11 @@ class SamplingModel:
         seed: int,
         device: torch.device,
         precision: Precision,
+        base: Any = None,
     ) -> None:
-        """`ends`: tokens that end a text, besides those that the model names."""
-        self._model = initial_model(SessionMethod(config), seed=seed, device=device).eval()
+        """`ends`: tokens that end a text, besides those that the model names. `base`: see `SessionTrainer`."""
+        self._method = SessionMethod(config, base)
+        self._model = initial_model(self._method, seed=seed, device=device).eval()
         network: Any = self._model.network
         self._network, self._device = network, device
         self._autocast = autocast(precision if device.type == "cuda" else "float32", device)

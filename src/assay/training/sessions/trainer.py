@@ -10,7 +10,7 @@ of ranks. Requests are added in their order, and nothing is divided by a number 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,9 +80,12 @@ class SessionTrainer:
         max_micro_batch_tokens: int | None,
         precision: Precision,
         num_threads: int = 1,
+        base: Any = None,
     ) -> None:
-        """`seed`: of new weights and of dropout. `num_lanes`: lanes of each request. `num_threads`: of the CPU; another
-        number gives other bits."""
+        """`base`: frozen, below the model's adapters (see `frozen_base`); None: the model has weights of its own.
+
+        `seed`: of new weights and of dropout. `num_lanes`: lanes of each request. `num_threads`: of the CPU;
+        another number gives other bits."""
         self._num_threads = num_threads
         self._ranks = ranks
         self._shares = LaneShares(num_lanes, ranks.world_size)
@@ -91,7 +94,7 @@ class SessionTrainer:
         if shape is None:
             raise ConfigError("method.model: its config.json does not tell its vocabulary and its context.")
         self._shape = shape
-        self._method = SessionMethod(config)
+        self._method = SessionMethod(config, base)
         self.model = initial_model(self._method, seed=seed, device=ranks.device)
         self.lane_forward = LaneForward(self._method, device=ranks.device, precision=precision, seed=seed)
         self._lane_sum = FlatLaneSum(self.model, ranks, self._shares)
