@@ -7,7 +7,8 @@ not used: what it takes of the processor is left out.
 an `optim_step`, sent before either is waited for, until both results are here; nothing else runs. `bare_step_ms`: the
 passes and the update of the same batches, without server and log. The contenders take turns, some steps at a time.
 `server_mb_per_session`, `worker_mb_per_session`: more resident memory for each session with a model that has made a
-step. (The file is not called tinker.py, because scripts beside it could not import the SDK then.)
+step, child processes included. (The file is not called tinker.py, because scripts beside it could not import the SDK
+then.)
 """
 
 import http.client
@@ -27,10 +28,11 @@ from assay.records.session import SessionModel
 from assay.serving.base_models import read_base_models
 from assay.serving.tinker.messages import FLOAT32, INT64, canonical_bytes, new_message
 from assay.store.home import Home
+from assay.training.sessions.bases import FrozenBases
 from assay.training.sessions.batch import TARGETS, Datum
-from assay.training.sessions.trainer import AdamSettings, RequestLoss, SessionTrainer
+from assay.training.sessions.trainer import AdamSettings, RequestLoss
 from assay.workers.sessions.base import base_of_model
-from assay.workers.sessions.model import MICRO_BATCH_TOKENS
+from assay.workers.sessions.rank_models import new_trainer
 from harness import Target, describe_machine, in_turn, options_of, print_result, rss_mb, workspace
 from serve import started
 
@@ -130,17 +132,8 @@ class BareModel:
     def __init__(self, ranks: Ranks, models: Path) -> None:
         config = read_base_models(models)["tiny"].config.model_dump(mode="json")
         model = SessionModel(at_s=0.0, model_index=0, base_model="tiny", base=config, lora_rank=RANK)
-        base = base_of_model(model)
         self._seq_ids = count(1)
-        self._trainer = SessionTrainer(
-            base.config,
-            ranks,
-            seed=base.seed,
-            num_lanes=base.recipe.loader.lanes,
-            max_micro_batch_tokens=base.recipe.loader.for_evaluation().max_micro_batch_tokens or MICRO_BATCH_TOKENS,
-            precision=base.recipe.trainer.precision,
-            num_threads=base.recipe.trainer.threads_per_rank,
-        )
+        self._trainer = new_trainer(base_of_model(model), ranks, FrozenBases(ranks.device))
 
     def step(self, datums: list[Datum]) -> None:
         """Pass and update."""
@@ -219,11 +212,16 @@ def measure_memory(client: Client, size: Size, pids: dict[str, int]) -> dict[str
             model = ServedModel(client)
             model.step(random_batch(size, 0))
             client.post("session_heartbeat", {"session_id": model.session_id})
-        return {name: rss_mb(pid) for name, pid in pids.items()}
+        return {name: _rss_mb(pid) for name, pid in pids.items()}
 
     before = begin(max(2, size.num_sessions // 5))
     after = begin(size.num_sessions)
     return {f"{name}_mb_per_session": (after[name] - before[name]) / size.num_sessions for name in pids}
+
+
+def _rss_mb(pid: int | str) -> float:
+    """Return the resident memory of a process and its children: ranks hold the models of a worker."""
+    return rss_mb(pid) + sum(map(_rss_mb, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Requests of a session as the server acknowledges them, and workers that execute them in this process."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker.messages import FLOAT32, INT64, canonical_bytes, new_message
 from assay.store.objects import open_store
 from assay.workers.sessions.model import ModelExecutor, SessionTools
+from assay.workers.sessions.rank_models import ModelRanks, OwnModels
 from clocks import ManualClock
 from served import write_models
 
@@ -22,26 +25,31 @@ MODEL = TargetId(SESSION, "train", 0)
 
 
 class RequestedSession:
-    """A session whose models train all of their weights, so that no adapters are needed."""
+    """A session. By default its models train all of their weights, so that no adapters are needed."""
 
-    def __init__(self, folder: Path, *, num_models: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *, num_models: int = 1, models: Sequence[Mapping[str, Any]] = (), **changes: Any
+    ) -> None:
+        """`models`: fields of each. `changes`: of the base model's file."""
         self.clock = ManualClock()
         self.store = open_store(str(folder / "api"))
         self.sessions = SessionRepository(self.store, self.clock)
         self.notes: list[str] = []
-        base = read_base_models(write_models(folder / "models", method="supervised"))["tiny"]
+        base = read_base_models(write_models(folder / "models", method="supervised", **changes))["tiny"]
         self.base = base.config.model_dump(mode="json")
         self.sessions.put(SessionCreated(session_id=SESSION, project="p", at_s=0.0, key_id="", sdk_version="0.38.0"))
-        for number in range(num_models):
-            self.sessions.add_model(
-                SESSION,
-                SessionModel(at_s=0.0, model_index=number, base_model="tiny", base=self.base, lora_rank=None),
-            )
+        for number, fields in enumerate(models or [{"lora_rank": None}] * num_models):
+            model = SessionModel(at_s=0.0, model_index=number, base_model="tiny", base=self.base, **fields)
+            self.sessions.add_model(SESSION, model)
 
-    def tools(self, ranks: Ranks, *, commit_after_s: float = 1e9) -> SessionTools:
-        return SessionTools(self.store, self.sessions, ranks, self.clock, commit_after_s, self.notes.append)
+    def tools(self, ranks: Ranks | ModelRanks, *, commit_after_s: float = 1e9) -> SessionTools:
+        """`ranks`: this process, or processes of a worker."""
+        of_worker = OwnModels(self.sessions, ranks) if isinstance(ranks, Ranks) else ranks
+        return SessionTools(
+            self.store, self.sessions, of_worker, self.clock, commit_after_s, self.notes.append, Counter()
+        )
 
-    def executor(self, ranks: Ranks, *, number: int = 0, **choices: Any) -> ModelExecutor:
+    def executor(self, ranks: Ranks | ModelRanks, *, number: int = 0, **choices: Any) -> ModelExecutor:
         """A worker's part for one model, as it begins after the death of the one before."""
         state = self.sessions.state(SESSION)
         assert state is not None

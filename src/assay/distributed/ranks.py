@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Self
 from urllib.parse import urlsplit
@@ -81,6 +81,18 @@ class Ranks:
             control=dist.new_group(backend="gloo"),
             saving=dist.new_group(backend="gloo"),
         )
+
+    def first(self, count: int) -> Self:
+        """Return the first `count` ranks as a group of their own; all ranks must call this together.
+
+        The other ranks have numbers beyond its world size, and must not use it.
+        """
+        if count >= self.world_size:
+            return self
+        assert self.inner is None, "these ranks shard their weights"
+        members = list(range(count))
+        control, saving = (dist.new_group(members, backend="gloo") for _ in range(2))
+        return replace(self, world_size=count, outer=dist.new_group(members), control=control, saving=saving)
 
     def all_gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """Return each rank's numbers; all ranks call it together with equally many."""

@@ -3,10 +3,14 @@
 import click
 
 from assay.cli.command import Command
-from assay.cli.parameters import current_home, log_format_option
+from assay.cli.parameters import WORKERS, current_home, log_format_option
+from assay.elastic.workers import Workers
 
 
 @click.command(cls=Command, sections={"Operation": ("lease_s", "log_format")})
+@click.option(
+    "--workers", type=WORKERS, default=1, metavar="N|A..B", help="Number of ranks, or a range: as many as fit."
+)
 @click.option(
     "--commit-after",
     "commit_after_s",
@@ -29,16 +33,21 @@ from assay.cli.parameters import current_home, log_format_option
     help="Seconds of silence after which another worker takes over.",
 )
 @log_format_option
-def sessions(commit_after_s: float, interval_s: float, lease_s: float) -> None:
+def sessions(workers: Workers, commit_after_s: float, interval_s: float, lease_s: float) -> None:
     """Train and sample the sessions of the Tinker API in $ASSAY_HOME/api on this machine, until stopped.
 
-    A session is executed by one worker at a time. A worker may be killed at any moment: the next one restores the
-    newest stored state of each model and executes the requests after it again, with the same bits.
+    A session is executed by one such process at a time, on all of its ranks. Process and ranks may be killed at any
+    moment: the newest stored state of each model is restored, and the requests after it are executed again, with the
+    same bits at any number of ranks.
     """
+    from assay.workers.sessions.forks import rank_context
+
+    rank_context()  # its imports take as long as those of the next line
     from assay.workers.sessions.process import run_sessions
 
     run_sessions(
         current_home(),
+        workers,
         commit_after_s=commit_after_s,
         lease_s=lease_s,
         interval_s=interval_s,

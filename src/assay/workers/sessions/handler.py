@@ -1,23 +1,33 @@
 """Sessions as units of leased work: each step executes the next request of each model, and some samples.
 
-Training and sampling of all sessions take turns in one process. A session is held while its requests come, and for
-`IDLE_S` afterwards; then its models are stored and freed.
+Training and sampling of all sessions take turns:
+
+    a round    project A: session 3    project B: session 1    project A: session 2 ...    until `ROUND_S` are over
+
+Projects take turns, however many sessions each has, and within a project the session goes first that waited longest; so
+do the models of a session. A session is held while its requests come, and for `IDLE_S` afterwards; then its models are
+stored and freed.
 """
 
 import logging
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.serving.sessions.request_log import TargetId, data_folder, waiting_samples
 from assay.serving.sessions.sessions import SessionState
 from assay.store.leased_worker import WorkUnit
 from assay.store.leases import Lease
-from assay.workers.sessions.model import ModelExecutor, SessionTools
-from assay.workers.sessions.sampler import SamplerExecutor
+from assay.workers.sessions.model import MAX_LOSSES, ModelExecutor, SessionTools
+from assay.workers.sessions.rank_models import RankModels
+from assay.workers.sessions.ranks import RanksLostError
 
 IDLE_S = 300.0
 """How long the models of a session without requests stay in memory."""
+ROUND_S = 0.25
+"""A round ends after this, also if not all sessions had their turn: those that have requests by now get one."""
 DEFERRED_S = 60.0
 """How long a session is left alone after an error that is not one request's, such as a missing base model."""
 
@@ -27,7 +37,7 @@ class _Held:
     active_s: float
     """When it last executed a request."""
     models: dict[int, ModelExecutor] = field(default_factory=dict)
-    """By number."""
+    """By number; the one that executed a request last is the last."""
 
 
 class SessionHandler:
@@ -35,17 +45,25 @@ class SessionHandler:
 
     def __init__(self, tools: SessionTools) -> None:
         self._tools = tools
-        self._samplers = SamplerExecutor(tools)
         self._held: dict[str, _Held] = {}
         self._deferred_until_s: dict[str, float] = {}
+        self._losses = Counter[str]()
+        """How often a rank ended since a step of a session was completed."""
         self.has_executed = False
-        """Whether a request was executed since the last look for work."""
+        """Whether a request was executed since the last look for work, which began a round."""
+        self._round_began_s = 0.0
+        self._turns: dict[str, int] = {}
+        """Session -> number of its last turn."""
         self._unanswered: dict[TargetId, int] = {}
         """The first request of a model that had no result when it was looked up."""
 
-    def due(self) -> Iterator[WorkUnit]:
-        """Yield sessions with requests to execute, and those that had some lately."""
-        sessions, self.has_executed = self._tools.sessions, False
+    def due(self) -> list[WorkUnit]:
+        """Return sessions with requests to execute, and those that had some lately, in the order of their turns."""
+        self.has_executed, self._round_began_s = False, self._tools.clock.monotonic_s()
+        return in_turn(self._due(), self._turns)
+
+    def _due(self) -> Iterator[WorkUnit]:
+        sessions = self._tools.sessions
         for session_id, state in sessions.states(sessions.open_ids()):
             held = self._held.get(session_id)
             if self._tools.clock.monotonic_s() < self._deferred_until_s.get(session_id, 0.0):
@@ -62,34 +80,74 @@ class SessionHandler:
         return True
 
     def step(self, unit: WorkUnit, lease: Lease) -> None:
-        """Execute the next request of each model of a session, and some of its samples.
+        """Execute the next request of each model of a session, and some of its samples; nothing once the round is over.
 
         An error that is not one request's leaves the session waiting, and the others as they are.
         """
         if not lease.is_newest():
             raise FencedError(f"{unit.unit_id} was taken over by another worker.")
+        if self._is_round_over():
+            return
         held, state = self._held[unit.unit_id], self._tools.sessions.state(unit.unit_id)
         assert state is not None, "it was due"
+        self._turns[unit.unit_id] = max(self._turns.values(), default=0) + 1
         try:
-            executed = [self._model(held, unit.unit_id, number, state).execute_next() for number in state.models]
-            executed.append(self._samplers.execute_waiting(unit.unit_id))
+            has_executed = self._execute_models(held, unit.unit_id, state)
+            has_executed |= self._tools.ranks.call_first(RankModels.sample, unit.unit_id)
         except (StoreError, NotInstalledError):
             raise
+        except RanksLostError as error:
+            self._restart_ranks(unit.unit_id, error)
+            return
         except Exception as error:
             logging.getLogger("assay.sessions").exception("%s waits", unit.unit_id)
-            self._tools.notify(f"{unit.unit_id} waits for {DEFERRED_S:.0f} s: {error}")
-            self._deferred_until_s[unit.unit_id] = self._tools.clock.monotonic_s() + DEFERRED_S
+            self._defer(unit.unit_id, str(error))
             held.models.clear()  # what was left half done is restored
             return
-        if any(executed):
+        self._losses.pop(unit.unit_id, None)
+        if has_executed:
             held.active_s, self.has_executed = self._tools.clock.monotonic_s(), True
 
     def let_go(self, unit_id: str) -> bool:
         """Store the models of a session and free them."""
-        for model in self._held[unit_id].models.values():
-            model.commit()
+        try:
+            for model in self._held[unit_id].models.values():
+                model.commit()
+            self._tools.ranks.call(RankModels.free, unit_id)
+        except RanksLostError as error:
+            self._restart_ranks(unit_id, error)
         del self._held[unit_id]
+        self._turns.pop(unit_id, None)
         return True
+
+    def _is_round_over(self) -> bool:
+        return self.has_executed and self._tools.clock.monotonic_s() - self._round_began_s >= ROUND_S
+
+    def _execute_models(self, held: _Held, session_id: str, state: SessionState) -> bool:
+        """Execute the next request of each model, until the round is over; return whether there was one."""
+        has_executed = False
+        for number in [*(number for number in state.models if number not in held.models), *held.models]:
+            if self._is_round_over():
+                break
+            if self._model(held, session_id, number, state).execute_next():
+                held.models[number] = held.models.pop(number)
+                has_executed = self.has_executed = True
+        return has_executed
+
+    def _restart_ranks(self, session_id: str, error: RanksLostError) -> None:
+        """Start new ranks; the models of all sessions are restored when they are due. A session with which ranks end
+        again and again waits, so that the others are executed."""
+        self._tools.notify(f"{error} The models of all sessions are restored.")
+        for held in self._held.values():
+            held.models.clear()
+        self._tools.ranks.start()
+        self._losses[session_id] += 1
+        if self._losses[session_id] > MAX_LOSSES:
+            self._defer(session_id, str(error))
+
+    def _defer(self, session_id: str, why: str) -> None:
+        self._tools.notify(f"{session_id} waits for {DEFERRED_S:.0f} s: {why}")
+        self._deferred_until_s[session_id] = self._tools.clock.monotonic_s() + DEFERRED_S
 
     def _model(self, held: _Held, session_id: str, number: int, state: SessionState) -> ModelExecutor:
         if number not in held.models:
@@ -114,3 +172,12 @@ class SessionHandler:
             if log.has_request(next_seq_id):
                 return True
         return any(True for _ in waiting_samples(self._tools.store, session_id))
+
+
+def in_turn(units: Iterable[WorkUnit], turns: Mapping[str, int]) -> list[WorkUnit]:
+    """Order units so that projects take turns. `turns`: number of the last turn of each unit that had one."""
+    of_projects = defaultdict[str, list[WorkUnit]](list)
+    for unit in sorted(units, key=lambda unit: turns.get(unit.unit_id, 0)):
+        of_projects[unit.project].append(unit)
+    waiting_longest = sorted(of_projects.values(), key=lambda of_project: turns.get(of_project[-1].unit_id, 0))
+    return [unit for row in zip_longest(*waiting_longest) for unit in row if unit is not None]

@@ -8,17 +8,17 @@ take longer than a stated time, with each `save_weights`, and when the worker le
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, DataError, NotInstalledError, StoreError, TrainingError
-from assay.distributed.ranks import Ranks
 from assay.records.session import CheckpointType, SessionCheckpoint, SessionModel
 from assay.serving.api_error import ApiError
-from assay.serving.sessions.request_log import Request, Result, TargetId
+from assay.serving.sessions.request_log import Request, RequestId, Result, TargetId
 from assay.serving.sessions.sessions import CheckpointPath, SessionRepository, read_checkpoint_path
 from assay.serving.tinker import results
 from assay.serving.tinker.bodies import (
@@ -33,12 +33,14 @@ from assay.store.objects import ObjectStore
 from assay.training.sessions.batch import TARGETS, Datum
 from assay.training.sessions.trainer import AdamSettings, RequestLoss, SessionTrainer
 from assay.workers.sessions.base import base_of_model
+from assay.workers.sessions.rank_models import ModelRanks, RankModels, Returned
+from assay.workers.sessions.ranks import RanksLostError
 from assay.workers.sessions.weights import ModelStates, StateKind, StoredState
 
 _SAVES = ("save_weights", "save_weights_for_sampler")
 """Requests that change no weights: if they have a result, what they save is durable."""
-MICRO_BATCH_TOKENS = 16_384
-"""Padded tokens of a micro-batch if the recipe has no limit: a request may have any number of datums."""
+MAX_LOSSES = 3
+"""A request fails once this many executions ended a rank."""
 
 
 class SessionTools(NamedTuple):
@@ -46,15 +48,17 @@ class SessionTools(NamedTuple):
 
     store: ObjectStore
     sessions: SessionRepository
-    ranks: Ranks
+    ranks: ModelRanks
     clock: Clock
     commit_after_s: float
     """Longest time that requests may take to be executed again after a restart."""
     notify: Callable[[str], None]
+    losses: Counter[RequestId]
+    """How often a rank ended while a request was executed."""
 
 
 class ModelExecutor:
-    """One model in this process."""
+    """One model, which the ranks hold."""
 
     def __init__(self, tools: SessionTools, target: TargetId, model: SessionModel) -> None:
         self._tools = tools
@@ -66,19 +70,13 @@ class ModelExecutor:
 
     def _restore(self) -> None:
         """Begin with the newest stored state."""
-        self._trainer: SessionTrainer | None = None
+        self._is_created = False
         self.next_seq_id = self._stored_seq_id = 0
         self._gradient_from: int | None = None
         self._redo_s = 0.0
         if (state := self._states.newest(self._tools.notify)) is not None:
-            self._trainer = self._new_trainer()
-            self._trainer.restore(state.data)
+            self._create(state.data)
             self.next_seq_id = self._stored_seq_id = state.next_seq_id
-
-    @property
-    def trainer(self) -> SessionTrainer | None:
-        """The model with its optimizer; None before its creation."""
-        return self._trainer
 
     def execute_next(self) -> bool:
         """Execute the next request; return False if it has not arrived."""
@@ -103,8 +101,8 @@ class ModelExecutor:
     def commit(self) -> None:
         """Store the state, unless the stored one is the newest or a gradient waits for its update."""
         is_newer = self.next_seq_id > self._stored_seq_id
-        if self._trainer is not None and is_newer and self._gradient_from is None:
-            self._store(self._trainer, "commits", self.next_seq_id)
+        if self._is_created and is_newer and self._gradient_from is None:
+            self._store("commits", self.next_seq_id)
 
     def _publish(self, request: Request, result: Result) -> None:
         """Make a result visible. Raises `TrainingError` if another worker came to another one first."""
@@ -128,6 +126,9 @@ class ModelExecutor:
             return self._execute(request)
         except (StoreError, NotInstalledError):
             raise
+        except RanksLostError as error:
+            self._note_loss(request, str(error))
+            raise
         except ApiError as error:
             failed = Result.of_error(error.message, "user")
         except DataError as error:
@@ -136,49 +137,55 @@ class ModelExecutor:
             logging.getLogger("assay.sessions").exception("error in request %s of %s", request.seq_id, self._target)
             why = str(error) if isinstance(error, AssayError) else "Internal error while the request was executed."
             failed = Result.of_error(why, "server")
+            self._log.put_result(request.seq_id, failed)
             self._restore()  # what the request left half done is dropped
             while self.next_seq_id < request.seq_id:
                 self.execute_next()
         self._drop_gradient_of(request)
         return failed
 
+    def _note_loss(self, request: Request, why: str) -> None:
+        """Fail a request that ends the ranks again and again, and with them the models of other sessions."""
+        request_id = RequestId(self._target, request.seq_id)
+        self._tools.losses[request_id] += 1
+        if self._tools.losses[request_id] >= MAX_LOSSES:
+            text = f"Each of {MAX_LOSSES} executions of the request ended the worker's processes: {why}"
+            self._log.put_result(request.seq_id, Result.of_error(text, "server"))
+
     def _drop_gradient_of(self, request: Request) -> None:
         """Drop the gradient if a failed request is an update: it is not part of the next one."""
-        if request.kind == "optim_step" and self._trainer is not None:
-            self._trainer.drop_gradient()
+        if request.kind == "optim_step" and self._is_created:
+            self._train(SessionTrainer.drop_gradient)
             self._gradient_from = None
 
     def _execute(self, request: Request) -> Result:
         if request.kind == "create_model":
-            self._trainer = self._new_trainer()
+            self._create()
             return results.created_model(self._target)
         if request.kind == "load_weights":
             return self._load(read_request(request))
-        if self._trainer is None:
+        if not self._is_created:
             raise DataError(f"{self._target} was not created: see the result of its first request.")
         match request.kind:
             case "forward_backward":
-                return self._pass(self._trainer, request)
+                return self._pass(request)
             case "optim_step":
-                return self._update(self._trainer, read_request(request))
+                return self._update(read_request(request))
             case "save_weights":
-                return self._save(self._trainer, request.seq_id, "training", read_request(request))
+                return self._save(request.seq_id, "training", read_request(request))
             case "save_weights_for_sampler":
-                return self._save(self._trainer, request.seq_id, "sampler", read_request(request))
+                return self._save(request.seq_id, "sampler", read_request(request))
         raise DataError(f"{request.kind} is not a request of a model.")
 
-    def _new_trainer(self) -> SessionTrainer:
+    def _create(self, state: bytes | None = None, *, with_moments: bool = True) -> None:
         base = base_of_model(self._model)
-        trainer, max_tokens = base.recipe.trainer, base.recipe.loader.for_evaluation().max_micro_batch_tokens
-        return SessionTrainer(
-            base.config,
-            self._tools.ranks,
-            seed=base.seed,
-            num_lanes=base.recipe.loader.lanes,
-            max_micro_batch_tokens=max_tokens or MICRO_BATCH_TOKENS,
-            precision=trainer.precision,
-            num_threads=trainer.threads_per_rank,
-        )
+        self._tools.ranks.call(RankModels.create, self._target, base, state, with_moments=with_moments)
+        self._is_created = True
+
+    def _train(self, method: Callable[..., Returned], *args: Any, **kwargs: Any) -> Returned:
+        """Call a method of the model's trainer on all ranks."""
+        returned: Any = self._tools.ranks.call(RankModels.train, self._target, method, *args, **kwargs)
+        return cast(Returned, returned)
 
     def _load(self, body: LoadWeights) -> Result:
         """Begin with saved weights, in place of the model's own."""
@@ -188,37 +195,35 @@ class ModelExecutor:
         state = saved and path and ModelStates(self._tools.store, path.model).get(path.checkpoint_type, saved.seq_id)
         if not state:
             raise DataError(f"path: there are no saved weights at {body.path}.")
-        trainer = self._new_trainer()
-        trainer.restore(state.data, with_moments=body.optimizer)
-        self._trainer, self._gradient_from = trainer, None
+        self._create(state.data, with_moments=body.optimizer)
+        self._gradient_from = None
         return results.loaded_weights(self._target, body.path)
 
-    def _pass(self, trainer: SessionTrainer, request: Request) -> Result:
+    def _pass(self, request: Request) -> Result:
         body = read_request(request)
         datums, loss = [*map(_datum, body.datums)], RequestLoss(body.loss_fn, body.loss_fn_config)
         if body.is_forward_only:
-            output = trainer.forward(datums, loss, seq_id=request.seq_id)
+            output = self._train(SessionTrainer.forward, datums, loss, seq_id=request.seq_id)
         else:
-            output = trainer.forward_backward(datums, loss, seq_id=request.seq_id)
+            output = self._train(SessionTrainer.forward_backward, datums, loss, seq_id=request.seq_id)
             self._gradient_from = self._gradient_from or request.seq_id
         return results.forward_backward(output.logprobs, {"loss:sum": output.loss})
 
-    def _update(self, trainer: SessionTrainer, body: OptimStep) -> Result:
+    def _update(self, body: OptimStep) -> Result:
         params = body.adam_params
         clip = params.grad_clip_norm if params.grad_clip_norm > 0 else None
         betas, rate = (params.beta1, params.beta2), params.learning_rate
-        norm = trainer.update(AdamSettings(rate, *betas, params.eps, params.weight_decay, clip))
+        settings = AdamSettings(rate, *betas, params.eps, params.weight_decay, clip)
+        norm = self._train(SessionTrainer.update, settings)
         self._gradient_from = None
         return results.optimizer_step({"gradient_norm:mean": norm})
 
-    def _save(
-        self, trainer: SessionTrainer, seq_id: int, kind: CheckpointType, body: SaveWeights | SaveWeightsForSampler
-    ) -> Result:
+    def _save(self, seq_id: int, kind: CheckpointType, body: SaveWeights | SaveWeightsForSampler) -> Result:
         path = CheckpointPath(self._target, kind, body.path or f"{seq_id:06d}")
         sampler = body.sampling_session_seq_id if isinstance(body, SaveWeightsForSampler) else None
         if isinstance(body, SaveWeights) and not body.overwrite:
             self._check_free(path, seq_id)
-        num_bytes = self._store(trainer, kind if sampler is None else "captured", seq_id)
+        num_bytes = self._store(kind if sampler is None else "captured", seq_id)
         if sampler is not None:
             return results.captured_sampler(TargetId(self._target.session_id, "sample", sampler))
         now_s = self._tools.clock.now_s()
@@ -241,11 +246,13 @@ class ModelExecutor:
         if known is not None and known.seq_id != seq_id:
             raise DataError(f"path: {path} exists. Save under another name, or with overwrite=True.")
 
-    def _store(self, trainer: SessionTrainer, kind: StateKind, number: int) -> int:
+    def _store(self, kind: StateKind, number: int) -> int:
         """Store the current state; return its bytes."""
         next_seq_id = self.next_seq_id if self._gradient_from is None else self._gradient_from
         has_moments = kind in ("commits", "training")
-        data = trainer.stored(with_moments=has_moments)
+        data: Any = self._tools.ranks.call_first(
+            RankModels.train, self._target, SessionTrainer.stored, with_moments=has_moments
+        )
         self._states.put(kind, number, StoredState(next_seq_id, data))
         if has_moments:
             self._stored_seq_id = next_seq_id

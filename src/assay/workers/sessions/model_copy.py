@@ -6,6 +6,7 @@ The session itself is only read, so this works while a worker executes it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from assay.serving.tinker.bodies import read_request
 from assay.store.objects import open_store
 from assay.training.sessions.trainer import SessionTrainer
 from assay.workers.sessions.model import ModelExecutor, SessionTools
+from assay.workers.sessions.rank_models import OwnModels
 from assay.workers.sessions.weights import ModelStates, StateKind, StoredState
 
 _SAVES = ("save_weights", "save_weights_for_sampler")
@@ -41,7 +43,10 @@ class ModelCopy:
             ModelStates(self._store, target).put("commits", state.next_seq_id, state)
         session = self._copies.state(target.session_id)
         assert session is not None, "it was copied"
-        tools = SessionTools(self._store, self._copies, ranks, SystemClock(), math.inf, lambda text: None)
+        self._models = OwnModels(self._copies, ranks)
+        tools = SessionTools(
+            self._store, self._copies, self._models, SystemClock(), math.inf, lambda text: None, Counter()
+        )
         self._executor = ModelExecutor(tools, target, session.models[target.number])
 
     @property
@@ -52,9 +57,9 @@ class ModelCopy:
     @property
     def trainer(self) -> SessionTrainer:
         """The model with its optimizer. Raises `ConfigError` if its creation failed."""
-        if self._executor.trainer is None:
+        if (trainer := self._models.models.trainer(self._target)) is None:
             raise ConfigError(f"{self._target} was not created: see the result of its first request.")
-        return self._executor.trainer
+        return trainer
 
     def execute_next(self, *, with_errors: bool = False) -> tuple[Request, Result, Result]:
         """Execute the next request; return it with its stored result and the new one.

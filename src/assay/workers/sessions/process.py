@@ -4,46 +4,56 @@ import os
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
-from assay.distributed.ranks import Ranks
+from assay.base.units import number_of
+from assay.elastic.processor import gpus_here, processor_here
+from assay.elastic.workers import Workers, room_here
 from assay.serving.sessions.sessions import SessionRepository
 from assay.store.home import Home
 from assay.store.leased_worker import LeasedWorker
 from assay.store.objects import open_store
 from assay.workers.sessions.handler import SessionHandler
 from assay.workers.sessions.model import SessionTools
+from assay.workers.sessions.ranks import SessionRanks
 
 SHORTEST_WAIT_S = 0.01
 """Between two looks for requests just after one; the wait grows to `interval_s` while there are none."""
 
 
 def run_sessions(
-    home: Home, *, commit_after_s: float, lease_s: float, interval_s: float, notify: Callable[[str], None]
+    home: Home,
+    workers: Workers,
+    *,
+    commit_after_s: float,
+    lease_s: float,
+    interval_s: float,
+    notify: Callable[[str], None],
 ) -> None:
     """Execute sessions until stopped.
 
-    `commit_after_s`: see `SessionTools`. `lease_s`: another worker may take the sessions of a silent one after this.
+    `workers`: ranks, which share the lanes of each request. `commit_after_s`: see `SessionTools`. `lease_s`: another
+    worker may take the sessions of a silent one after this.
     `interval_s`: longest time between two looks for requests.
     """
     if find_spec("peft") is None:
         raise ConfigError("'assay serve sessions' trains adapters and needs PEFT: pip install 'assay[lora]'.")
+    world_size = _world_size(workers)
     clock, store, is_over = SystemClock(), open_store(str(home.api)), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    with TemporaryDirectory() as folder:
-        ranks = Ranks.join(rank=0, world_size=1, rendezvous=f"file://{Path(folder)}/rendezvous", num_threads=1)
-        tools = SessionTools(store, SessionRepository(store, clock), ranks, clock, commit_after_s, notify)
+    with SessionRanks(str(home.api), world_size) as ranks:
+        sessions = SessionRepository(store, clock)
+        tools = SessionTools(store, sessions, ranks, clock, commit_after_s, notify, Counter())
         handler = SessionHandler(tools)
         name = f"process {os.getpid()} on {socket.gethostname()}"
         worker = LeasedWorker(store, [handler], name=name, clock=clock, term_s=lease_s, notify=notify)
-        notify(f"executing sessions of {home.api}")
+        notify(f"executing sessions of {home.api} on {number_of(world_size, 'rank')}")
         wait_s = SHORTEST_WAIT_S
         while not is_over.is_set():
             try:
@@ -55,4 +65,14 @@ def run_sessions(
             is_over.wait(0.0 if handler.has_executed else wait_s)
         with suppress(StoreError):  # otherwise the leases expire
             worker.leave()
-        ranks.leave()
+
+
+def _world_size(workers: Workers) -> int:
+    """Return the number of ranks: for a range, as many as fit. Raises `ConfigError` if there is too little room."""
+    return room_here(
+        workers,
+        num_lanes=1 << 20,  # each session has its own: one with fewer lanes than ranks uses some of them
+        threads=1,
+        num_gpus=0 if processor_here().instructions else len(gpus_here()),
+        num_processors=len(os.sched_getaffinity(0)),
+    )

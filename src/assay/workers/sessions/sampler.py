@@ -18,12 +18,12 @@ from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt, Rollout
 from assay.records.session import SessionSampler
 from assay.serving.sessions.request_log import RequestId, Result, TargetId, waiting_samples
-from assay.serving.sessions.sessions import read_checkpoint_path
+from assay.serving.sessions.sessions import SessionRepository, read_checkpoint_path
 from assay.serving.tinker import results
 from assay.serving.tinker.bodies import Sample, SamplingSettings, read_request
+from assay.training.sessions.bases import FrozenBases
 from assay.training.sessions.sampling import SamplingModel
 from assay.workers.sessions.base import SessionBase, base_of, base_of_model
-from assay.workers.sessions.model import SessionTools
 from assay.workers.sessions.weights import KEEP, ModelStates, StateKind
 
 MAX_MODELS = 2
@@ -49,10 +49,11 @@ class _Waiting(NamedTuple):
 
 
 class SamplerExecutor:
-    """All samplers of the sessions of this worker."""
+    """All samplers of the sessions of this process."""
 
-    def __init__(self, tools: SessionTools) -> None:
-        self._tools = tools
+    def __init__(self, sessions: SessionRepository, bases: FrozenBases) -> None:
+        self._sessions = sessions
+        self._bases = bases
         self._models: OrderedDict[str, SamplingModel] = OrderedDict()
         """Least recently used first."""
         self._loaded: dict[str, tuple[str, StateKind, int]] = {}
@@ -76,8 +77,8 @@ class SamplerExecutor:
     def _next_together(self, session_id: str) -> list[_Waiting]:
         """Return the first requests that can be executed with the same weights and settings."""
         together, num_completions = list[_Waiting](), 0
-        for request in sorted(waiting_samples(self._tools.store, session_id)):
-            log = self._tools.sessions.requests(request.target)
+        for request in sorted(waiting_samples(self._sessions.store, session_id)):
+            log = self._sessions.requests(request.target)
             found = log.request(request.seq_id)
             if found is None or log.has_result(request.seq_id):
                 continue
@@ -101,17 +102,17 @@ class SamplerExecutor:
 
     def _weights_of(self, target: TargetId) -> _Weights | None:
         """Return the weights of a sampler; None if they are not saved yet. Raises `DataError` if they were deleted."""
-        sampler = self._tools.sessions.sampler(target.session_id, target.number)
+        sampler = self._sessions.sampler(target.session_id, target.number)
         if sampler is None:
             return None
         if sampler.base is not None:
             return _Weights(base_of(sampler.base, name=sampler.base_model), None, "sampler", 0)
         model, kind, number = self._saved(target, sampler)
-        state = self._tools.sessions.state(model.session_id)
+        state = self._sessions.state(model.session_id)
         assert state is not None, f"{target} was created from it"
-        if ModelStates(self._tools.store, model).has(kind, number):
+        if ModelStates(self._sessions.store, model).has(kind, number):
             return _Weights(base_of_model(state.models[model.number]), model, kind, number)
-        if self._tools.sessions.requests(model).has_result(number):
+        if self._sessions.requests(model).has_result(number):
             raise DataError(
                 f"{target}: its weights are gone: {KEEP['captured']} newer samplers were captured, or its request "
                 "failed. Save weights under a name to sample from them later."
@@ -125,7 +126,7 @@ class SamplerExecutor:
             return TargetId(target.session_id, "train", sampler.model_index), "captured", sampler.seq_id
         path = read_checkpoint_path(sampler.path)
         assert path is not None, f"{sampler.path} was checked"
-        state = self._tools.sessions.state(path.model.session_id)
+        state = self._sessions.state(path.model.session_id)
         saved = None if state is None else state.checkpoint(path)
         if saved is None:
             raise DataError(f"model_path: the weights at {path} were deleted.")
@@ -133,10 +134,9 @@ class SamplerExecutor:
 
     def _model_of(self, weights: _Weights) -> SamplingModel:
         """Return a model with these weights."""
-        base, key = (
-            weights.base,
-            canonical_json([weights.base.config.model_dump(mode="json"), weights.base.tokenizer, weights.base.seed]),
-        )
+        base = weights.base
+        has_own_weights = weights.model is not None and base.config.model.lora is None
+        key = canonical_json([base.config.model_dump(mode="json"), base.tokenizer, base.seed, has_own_weights])
         model = self._models.pop(key, None)
         if model is None:
             model = SamplingModel(
@@ -144,8 +144,9 @@ class SamplerExecutor:
                 load_tokenizer(base.tokenizer),
                 ends=end_tokens(base.tokenizer),
                 seed=base.seed,
-                device=self._tools.ranks.device,
+                device=self._bases.device,
                 precision=base.recipe.trainer.precision,
+                base=None if has_own_weights else self._bases.network(base.config, seed=base.recipe.seed),
             )
             self._loaded.pop(key, None)
         self._models[key] = model
@@ -160,7 +161,7 @@ class SamplerExecutor:
     def _stored(self, weights: _Weights) -> bytes | None:
         if weights.model is None:
             return None
-        state = ModelStates(self._tools.store, weights.model).get(weights.kind, weights.number)
+        state = ModelStates(self._sessions.store, weights.model).get(weights.kind, weights.number)
         assert state is not None, f"{weights.model} saved them"
         return state.data
 
@@ -225,7 +226,7 @@ class SamplerExecutor:
         )
 
     def _put(self, request: RequestId, result: Result) -> None:
-        self._tools.sessions.requests(request.target).put_result(request.seq_id, result)
+        self._sessions.requests(request.target).put_result(request.seq_id, result)
 
 
 def _settings_of(sample: Sample) -> tuple[SamplingSettings, int | None]:

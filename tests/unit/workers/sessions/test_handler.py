@@ -1,11 +1,16 @@
 """Sessions under leases: who is due, what a worker that leaves stores, and that a finished session is closed."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from assay.base.digest import canonical_json
 from assay.distributed.ranks import Ranks
+from assay.records.session import SessionCreated, SessionModel
+from assay.serving.sessions.request_log import JSON, TargetId
 from assay.store.leased_worker import LeasedWorker
 from assay.workers.sessions.handler import IDLE_S, SessionHandler
+from assay.workers.sessions.rank_models import OwnModels, RankModels
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession
 
@@ -117,3 +122,55 @@ def test_a_worker_that_was_replaced_lets_a_session_go(tmp_path: Path) -> None:
 
     [found] = on_ranks(1, served, tmp_path)
     assert found == [0, 1]
+
+
+class SlowModels(OwnModels):
+    """Models each of whose passes and updates takes a second."""
+
+    def __init__(self, session: RequestedSession, ranks: Ranks) -> None:
+        super().__init__(session.sessions, ranks)
+        self._session = session
+        self.served: list[str] = []
+        """Sessions, in the order in which their requests were executed."""
+
+    def call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if method is RankModels.train:
+            self._session.clock.at_s += 1.0
+            self.served.append(args[0].session_id)
+        return super().call(method, *args, **kwargs)
+
+
+def add_session(session: RequestedSession, number: int, *, project: str, num_models: int) -> str:
+    """Add a session whose models make three steps each."""
+    session_id = f"session-{number:024d}"
+    session.sessions.put(
+        SessionCreated(session_id=session_id, project=project, at_s=0.0, key_id="", sdk_version="0.38.0")
+    )
+    for index in range(num_models):
+        model = SessionModel(at_s=0.0, model_index=index, base_model="tiny", base=session.base, lora_rank=None)
+        session.sessions.add_model(session_id, model)
+        target = TargetId(session_id, "train", index)
+        body = {"session_id": session_id, "model_seq_id": index, "base_model": "tiny", "type": "create_model"}
+        session.sessions.requests(target).append(0, "create_model", JSON, canonical_json(body).encode(), now_s=0.0)
+        for seq_id in (1, 3, 5):
+            session.step(seq_id, target=target)
+    return session_id
+
+
+def test_a_project_with_one_session_waits_for_one_request_of_another_project_with_many(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[bool]:
+        session = RequestedSession(tmp_path, num_models=0)
+        for number in range(1, 4):
+            add_session(session, number, project="many", num_models=2)
+        only = add_session(session, 4, project="one", num_models=1)
+        models = SlowModels(session, ranks)
+        handler = SessionHandler(session.tools(models))
+        worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock, term_s=1e9)
+        while worker.poll() and handler.has_executed:
+            pass
+        return [session_id == only for session_id in models.served]
+
+    [is_only] = on_ranks(1, served, tmp_path)
+    assert len(is_only) == 6 * 7 and sum(is_only) == 6
+    until_done = is_only[: len(is_only) - is_only[::-1].index(True)]
+    assert all(first != second for first, second in pairwise(until_done)), until_done

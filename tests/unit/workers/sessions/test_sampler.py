@@ -11,6 +11,9 @@ from assay.distributed.ranks import Ranks
 from assay.serving.sessions.request_log import TargetId
 from assay.serving.sessions.sessions import CheckpointPath
 from assay.serving.tinker.messages import parse_message
+from assay.training.sessions.bases import FrozenBases
+from assay.workers.sessions.base import base_of
+from assay.workers.sessions.rank_models import new_trainer
 from assay.workers.sessions.sampler import SamplerExecutor
 from assay.workers.sessions.weights import KEEP
 from forked_ranks import on_ranks
@@ -47,7 +50,7 @@ def samples_of(session: RequestedSession, target: TargetId) -> dict[int, Any]:
 
 
 def execute(session: RequestedSession, ranks: Ranks) -> None:
-    executor = SamplerExecutor(session.tools(ranks))
+    executor = SamplerExecutor(session.sessions, FrozenBases(ranks.device))
     while executor.execute_waiting(SESSION):
         pass
 
@@ -101,7 +104,7 @@ def test_logprobs_of_a_prompt_and_of_its_samples_are_those_of_the_model(tmp_path
         session.sample(target, 1, PROMPT, prompt_logprobs=True, topk_prompt_logprobs=2)
         execute(session, ranks)
         message = parse_message("SampleResponse", session.results(target)[1])
-        network = session.executor(ranks)._new_trainer().model.network
+        network = new_trainer(base_of(session.base, name="tiny"), ranks, FrozenBases(ranks.device)).model.network
         [(tokens, logprobs, _)] = samples_of(session, target)[1]
         with torch.no_grad():
             expected = network(input_ids=torch.tensor([PROMPT + tokens])).logits[0].log_softmax(-1)
