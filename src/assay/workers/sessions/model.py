@@ -71,6 +71,7 @@ class ModelExecutor:
     def _restore(self) -> None:
         """Begin with the newest stored state."""
         self._is_created = False
+        self._unpublished: Result | None = None
         self.next_seq_id = self._stored_seq_id = 0
         self._gradient_from: int | None = None
         self._redo_s = 0.0
@@ -88,7 +89,10 @@ class ModelExecutor:
         if known is not None and known.is_error:
             self._drop_gradient_of(request)
         elif known is None:
-            self._publish(request, self._result_of(request))
+            # If the store takes no result now, the request is not executed again later.
+            self._unpublished = self._unpublished or self._result_of(request)
+            self._publish(request, self._unpublished)
+            self._unpublished = None
         elif request.kind not in _SAVES:
             self._execute_again(request, known)
         self.next_seq_id += 1

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.base.errors import TrainingError
+from assay.base.errors import StoreError, TrainingError
 from assay.distributed.ranks import Ranks
-from assay.serving.sessions.request_log import PROTOBUF, Result
+from assay.serving.sessions.request_log import PROTOBUF, RequestLog, Result
 from assay.training.sessions.trainer import SessionTrainer
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession, passes
@@ -150,6 +151,29 @@ def test_an_unexpected_error_fails_its_request_and_leaves_nothing_half_done(tmp_
 
     [(disturbed, plain)] = on_ranks(1, states, tmp_path)
     assert disturbed == plain
+
+
+def test_a_request_whose_result_could_not_be_stored_is_not_executed_twice(undisturbed: Any, tmp_path: Path) -> None:
+    def on_a_full_disk(ranks: Ranks) -> Any:
+        session = RequestedSession(tmp_path)
+        send_all(session)
+        executor, put_result, refused = session.executor(ranks), RequestLog.put_result, set[int]()
+
+        def put_result_later(log: RequestLog, seq_id: int, result: Result) -> bool:
+            if seq_id not in refused:
+                refused.add(seq_id)
+                raise StoreError("The disk is full")
+            return put_result(log, seq_id, result)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RequestLog, "put_result", put_result_later)
+            while len(session.results()) < LAST + 3:
+                with suppress(StoreError):
+                    executor.execute_next()
+        return outcome(session)
+
+    [found] = on_ranks(1, on_a_full_disk, tmp_path)
+    assert found == undisturbed
 
 
 def test_a_worker_whose_result_came_second_does_not_go_on_with_it(tmp_path: Path) -> None:
