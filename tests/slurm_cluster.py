@@ -76,6 +76,25 @@ class SlurmCluster:
         words = self.call("scontrol", "show", "job", job).split()
         return next(word.partition("=")[2] for word in words if word.startswith("JobState="))
 
+    def nodes_of(self, job: str) -> list[str]:
+        """The nodes that a job holds."""
+        held = self.call("squeue", "--noheader", f"--jobs={job}", "--format=%N")
+        return self.call("scontrol", "show", "hostnames", held).split()
+
+    def node_state(self, node: str) -> str:
+        """Slurm's word for the state of a node."""
+        return self.call("sinfo", "--noheader", "--partition=low", f"--nodes={node}", "--format=%T")
+
+    def drain(self, nodes: str) -> None:
+        """Give nodes no further jobs, as an administrator does."""
+        self.call("scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=test")
+
+    def undrain(self) -> None:
+        """Give all nodes jobs again."""
+        for node in (f"n{number}" for number in range(1, self._num_nodes + 1)):
+            if self.node_state(node).startswith("drain"):
+                self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
     def logs(self) -> str:
         """The daemons' last lines, for a person."""
         files = sorted(self._folder.glob("*.log"))

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ import yaml
 from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.job import KubernetesConfig, job_name
 from assay.launchers.kubernetes.launcher import KubernetesLauncher, pending_reason, resize
-from assay.launchers.launches import kill, last_words, state_of, stop, waiting_words
-from assay.records.launch import Launch
+from assay.launchers.launches import kill, last_words, state_of, waiting_words
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -61,77 +59,6 @@ def assert_undisturbed(run: Run, digest: str) -> None:
     assert finished is not None
     assert finished.weights_digest == digest
     assert audit_run(run, log).verdict == "pass"
-
-
-def test_a_run_on_two_pods_ends_with_the_undisturbed_weights(
-    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], undisturbed: str
-) -> None:
-    run = new_tiny_run()
-    launch = launcher_of(shared).start(run, world_size=2)
-    assert state_of(launch) in ("queued", "running")
-    cluster.wait_until(lambda: state_of(launch) == "ended", "the run to end", timeout_s=180)
-    assert_undisturbed(run, undisturbed)
-    assert [attempt.world_size for attempt in attempts_of(run)] == [2]
-    assert cluster.num_pods_created(job_name(run)) == 2
-
-
-def test_a_stopped_run_commits_and_its_job_goes_and_another_job_ends_it(
-    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run], run_it: Callable
-) -> None:
-    _, whole, _ = run_it(trainer__epochs=4)
-    run = new_tiny_run(trainer__epochs=4)
-    first = launcher_of(shared).start(run, world_size=2)
-    cluster.wait_until(log_of(run).commits, "a first commit", timeout_s=180)
-    with pytest.raises(ConfigError, match=rf"is being trained by Kubernetes Job default/{job_name(run)}"):
-        launcher_of(shared).start(run, world_size=2)
-    stop(first)
-    assert state_of(first) == "running", "pods get their grace time"
-    cluster.wait_until(lambda: state_of(first) == "ended", "the pods to leave")
-    stop(first)  # what has ended stays so
-    assert log_of(run).finished() is None
-    assert not services(cluster)
-    second = launcher_of(shared, nodes=1).start(run, world_size=2)
-    cluster.wait_until(lambda: state_of(second) == "ended", "the run to end", timeout_s=180)
-    assert_undisturbed(run, whole.finished().weights_digest)
-    assert [attempt.outcome for attempt in attempts_of(run)] == ["preempted", "succeeded"]
-    assert state_of(first) == "ended", "a later Job of the same name is another launch"
-    with pytest.raises(ConfigError, match="has ended; start it again"):
-        resize(second, 1)
-
-
-def test_a_job_without_a_record_is_recorded_and_a_namesake_of_another_run_is_named(
-    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
-) -> None:
-    run = new_tiny_run()
-    first = launcher_of(shared, nodes=1, image="pending:1").start(run, world_size=1)
-    (Path(run.run_dir) / "launches" / "0001.json").unlink()  # as if its launcher had been killed
-    again = launcher_of(shared, nodes=1).start(run, world_size=1)
-    assert (again.job, again.process) == (first.job, first.process)
-    namesake = run.model_copy(update={"created_s": run.created_s + 1})
-    with pytest.raises(ConfigError, match=r"exists already, and trains another run.*--run-id or --namespace"):
-        launcher_of(shared, nodes=1).start(namesake, world_size=1)
-    kill(again)
-    cluster.wait_until(lambda: state_of(again) == "ended", "the Job to go", timeout_s=20)
-
-
-def test_of_two_commands_at_once_one_creates_the_job(
-    cluster: KubernetesCluster, shared: Path, new_tiny_run: Callable[..., Run]
-) -> None:
-    run = new_tiny_run()
-
-    def start(_: int) -> object:
-        try:
-            return launcher_of(shared, image="none:1").start(run, world_size=2)
-        except ConfigError as error:
-            return error
-
-    with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(start, range(3)))
-    launches = {launch.process for launch in results if isinstance(launch, Launch)}
-    refusals = [str(error) for error in results if isinstance(error, ConfigError)]
-    assert len(launches) == 1
-    assert all("at the same time" in text or "is being trained by" in text for text in refusals), refusals
-    assert len(services(cluster)) == 1
 
 
 def test_a_run_grows_and_shrinks_with_the_quota_and_as_somebody_asks(
@@ -207,6 +134,9 @@ def test_one_command_trains_a_recipe_and_another_stops_it(
     [launch] = saved_launches(run)
     cluster.wait_until(lambda: state_of(launch) == "ended", "the Job to go")
     assert "nothing to stop" in assay("train", "stop", "first").stdout
+    assert not services(cluster)
+    with pytest.raises(ConfigError, match="has ended; start it again"):
+        resize(launch, 1)
 
 
 def test_an_image_of_another_version_ends_the_job_and_says_why(

@@ -138,11 +138,9 @@ def assert_as_if_nothing_had_happened(on: OnKubernetes, digest: str, *, most_pod
     assert on.num_pods_created() <= most_pods, "no storm of pods"
 
 
-@pytest.mark.parametrize("index", [1, 0], ids=["a follower", "the leader"])
-def test_a_pod_is_evicted(on_kubernetes: OnKubernetes, undisturbed: str, index: int) -> None:
-    on_kubernetes.cluster.evict(on_kubernetes.pod(index))
-    on_kubernetes.wait_for_attempt(2, "an attempt without it")
-    assert attempts_of(on_kubernetes.run)[1].world_size == 1
+def test_the_pod_of_the_leader_is_evicted(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
+    on_kubernetes.cluster.evict(on_kubernetes.pod(0))
+    on_kubernetes.wait_for_attempt(2, "an attempt that another leads")
     on_kubernetes.run_to_end()
     assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=3)
     assert on_kubernetes.job["status"].get("failed", 0) == 0
@@ -169,17 +167,6 @@ def test_all_pods_are_evicted(on_kubernetes: OnKubernetes, undisturbed: str) -> 
     assert attempts_of(on_kubernetes.run)[0].outcome == "preempted"
 
 
-@pytest.mark.parametrize("index", [1, 0], ids=["a follower's", "the leader's"])
-def test_a_node_dies_without_a_word(on_kubernetes: OnKubernetes, undisturbed: str, index: int) -> None:
-    node = on_kubernetes.pod(index)["spec"]["nodeName"]
-    on_kubernetes.cluster.kill_node(node)
-    assert on_kubernetes.wait_for_attempt(2, "an attempt without it") < TAKE_OVER_S
-    on_kubernetes.run_to_end()
-    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=2)
-    [pod] = on_kubernetes.cluster.pods(job_name(on_kubernetes.run), index=index)
-    assert "deletionTimestamp" in pod["metadata"], "nobody confirms its end"
-
-
 def test_a_removed_node_gives_its_pod_up_for_another_that_joins(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
     node = on_kubernetes.pod(0)["spec"]["nodeName"]
     on_kubernetes.cluster.kill_node(node)
@@ -200,22 +187,6 @@ def test_a_pod_runs_out_of_memory(on_kubernetes: OnKubernetes, undisturbed: str,
     assert on_kubernetes.job["status"]["failed"] == 1, "this end counts"
     [end] = [pod for pod in on_kubernetes.cluster.pods(job_name(on_kubernetes.run)) if name_of(pod) == name_of(dead)]
     assert end["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
-
-
-def test_a_job_is_suspended_and_resumed(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
-    on_kubernetes.cluster.suspend(job_name(on_kubernetes.run))
-    on_kubernetes.cluster.wait_until(
-        lambda: not pods_that_run(on_kubernetes.cluster, on_kubernetes.run), "the pods to leave"
-    )
-    assert state_of(on_kubernetes.launch) == "queued"
-    assert "suspend" in waiting_words(on_kubernetes.launch)
-    assert on_kubernetes.log.finished() is None
-    on_kubernetes.cluster.suspend(job_name(on_kubernetes.run), suspended=False)
-    on_kubernetes.wait_for_attempt(2, "an attempt of the new pods")
-    on_kubernetes.run_to_end()
-    assert_as_if_nothing_had_happened(on_kubernetes, undisturbed, most_pods=4)
-    before, after = attempts_of(on_kubernetes.run)[:2]
-    assert after.start_step == before.end_step, "no step was lost"
 
 
 def test_a_queue_lets_a_run_grow_and_takes_its_pods_back(start: Started, undisturbed: str) -> None:

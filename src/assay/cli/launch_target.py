@@ -271,7 +271,7 @@ def launch(
     launcher = target.launcher(home, options)
     if launcher is None:
         if target.on == "here" and not target.launched:
-            launched_here(run, world_size=world_size, requested_s=process_began_s())
+            launched_here(run, world_size=world_size, requested_s=process_began_s(), options=options)
         return False
     launched = launcher.start(run, world_size=world_size)
     with writer_of(home, run) as writer:

@@ -1,16 +1,14 @@
-"""Saves guards, and checks a new run against them: factors that triage found to make runs fail.
+"""Saves guards: factors that triage found to make runs fail; names the hosts that they exclude.
 
 A guard warns or rejects. A home has one sealed record for each, whole or not at all, under `guards/`.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
-from assay.base.clock import utc_text
 from assay.base.errors import ConfigError
 from assay.base.names import checked_name, meant
-from assay.base.units import percent_text
-from assay.elastic.environment import environment_here
 from assay.records.guard import Guard, GuardStatus
 from assay.records.run import Run
 from assay.store.home import Home
@@ -49,48 +47,19 @@ def guard_statuses(home: Home) -> list[GuardStatus]:
         return []
     from assay.triage.guard import guard_status  # a heavy import
 
-    if (ledger := home.find_ledger()) is None:
-        return [guard_status(guard, None) for guard in guards]
-    with ledger:
+    with home.find_ledger() or nullcontext() as ledger:
         return [guard_status(guard, ledger) for guard in guards]
-
-
-def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> list[str]:
-    """Return warnings about guards that match the run; raises `ConfigError` if a matching guard rejects it.
-
-    `host`: None if a scheduler chooses the host.
-    """
-    from assay.triage.guard import known_factors, lands_on
-
-    warnings = []
-    environment = None if host is None else environment_here()
-    known = known_factors(run, world_size=world_size, host=host, environment=environment)
-    for guard in _active_guards(home):
-        if lands_on(guard, known):
-            if guard.is_refusing:
-                raise ConfigError(
-                    f"run '{run.run_id}' matches guard {_describe_guard(guard)}. Change the run, or lift the guard: "
-                    f"assay triage guard --lift '{guard.name}'."
-                )
-            warnings.append(f"run '{run.run_id}' matches guard {_describe_guard(guard)}")
-    return warnings
 
 
 def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
     """Return the hosts that a scheduler must exclude for this run."""
     from assay.triage.guard import excluded_hosts, known_factors
 
-    guards = list(_active_guards(home))
+    guards = list(active_guards(home))
     known = known_factors(run, world_size=world_size, host=None, environment=None)
     return excluded_hosts(guards, known)
 
 
-def _active_guards(home: Home) -> Iterator[Guard]:
+def active_guards(home: Home) -> Iterator[Guard]:
+    """Return the guards that have not lapsed."""
     return (status.guard for status in guard_statuses(home) if not status.has_lapsed)
-
-
-def _describe_guard(guard: Guard) -> str:
-    return (
-        f"'{guard.name}': {percent_text(guard.rate)} of attempts on it failed, elsewhere "
-        f"{percent_text(guard.elsewhere_rate)}, when it was accepted on {utc_text(guard.accepted_s)}"
-    )

@@ -6,15 +6,19 @@ anyone with the record can query or stop it. `launchers.launches` has the table 
 module, imported when a launch of its kind is started or queried.
 """
 
+import fcntl
+import math
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import PositiveInt
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, NotInstalledError
+from assay.elastic.workers import Workers
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -48,6 +52,37 @@ class LauncherModule(Protocol):
         ...
 
 
+class SchedulerLauncher:
+    """Starts runs with the options of a scheduler.
+
+    If the scheduler has a job of the run without a record, its launcher was killed before it wrote the record. That
+    job is recorded instead of starting another one.
+    """
+
+    def __init__(self, home: Home, config: Any, options: tuple[str, ...] = ()) -> None:
+        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
+        self._home, self._config, self._options = home, config, options
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Start the run, or resume it from its last commit. Raises `ConfigError` if a job trains it."""
+        with starting(run):
+            return self._start(run, world_size)
+
+    def _start(self, run: Run, world_size: int) -> Launch:
+        raise NotImplementedError
+
+
+@contextmanager
+def starting(run: Run) -> Iterator[None]:
+    """During the body, which starts and records a launch, hold the run's lock: a second command finds the record."""
+    folder = Path(run.run_dir) / "launches"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a") as lock:
+        with suppress(OSError):  # a network file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class SchedulerModule(LauncherModule, Protocol):
     """What the module of a launcher defines if a scheduler chooses the machines."""
 
@@ -77,19 +112,35 @@ class SchedulerModule(LauncherModule, Protocol):
         ...
 
 
+class RunSize(NamedTuple):
+    """How many nodes a run may have."""
+
+    most: int
+    fewest: int
+    workers: Workers
+    workers_per_node: int
+
+
 class SchedulerConfig(FrozenConfig):
     """Options that all schedulers have."""
 
     nodes: PositiveInt = 1
     """Number of nodes. Each runs one supervisor; ranks are divided evenly."""
 
-    def check_world_size(self, world_size: int) -> None:
-        """Raise `ConfigError` if a node would have no rank."""
+    def size(self, world_size: int, options: Sequence[str] = ()) -> RunSize:
+        """Return the size that `--nodes` and `--workers`, if a range is among the options, ask for.
+
+        Raises `ConfigError` if a node would have no rank.
+        """
         if world_size < self.nodes:
             raise ConfigError(
                 f"--nodes {self.nodes} --workers {world_size}: --workers counts the workers of all nodes, so some "
                 f"node would have none. Use --workers {self.nodes} or more, or fewer --nodes."
             )
+        ranges = [option.partition("=")[2] for option in options if option.startswith("--workers=")]
+        workers = Workers.of(ranges[-1]) if ranges else Workers(world_size)
+        per_node, least = math.ceil(world_size / self.nodes), workers.least or world_size
+        return RunSize(math.ceil(world_size / per_node), math.ceil(least / per_node), workers, per_node)
 
 
 def resume_command(run: Run, *, world_size: int, options: Sequence[str] = (), program: str | None = None) -> list[str]:

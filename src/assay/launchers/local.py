@@ -8,15 +8,16 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from assay.base.errors import ConfigError
-from assay.launchers.launcher import LaunchState, resume_command
+from assay.launchers.launcher import LaunchState, resume_command, starting
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.store.launches import process_key, process_state, save_launch
+from assay.store.launches import process_key, process_state, save_launch, saved_launches
 
 LOG_FILE = "background.log"
 
@@ -38,13 +39,16 @@ class BackgroundLauncher:
         """Start `assay train --resume`; the launch's `job` is the process id."""
         command = resume_command(run, world_size=world_size, options=("--launched", *self._options))
         log = str(Path(run.run_dir) / LOG_FILE)
-        with subprocess.Popen(
-            ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", log, *command],
-            env={**os.environ, **self._home.environment()},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        ) as shell:
+        with (
+            _starting(run, self._options),
+            subprocess.Popen(
+                ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", log, *command],
+                env={**os.environ, **self._home.environment()},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            ) as shell,
+        ):
             assert shell.stdin is not None and shell.stdout is not None
             job = int(shell.stdout.readline())
             launch = save_launch(
@@ -59,11 +63,24 @@ class BackgroundLauncher:
         return launch
 
 
-def launched_here(run: Run, *, world_size: int, requested_s: float | None = None) -> Launch:
-    """Record that this process starts or resumes a run; `requested_s`: see `Launch`."""
+@contextmanager
+def _starting(run: Run, options: Sequence[str]) -> Iterator[None]:
+    """Hold the run's lock; raise `ConfigError` if a process trains the run, unless `--take-over` is an option."""
+    with starting(run):
+        last = next(reversed(saved_launches(run)), None)
+        if last is not None and process_state(last) == "running" and "--take-over" not in options:
+            raise ConfigError(last.conflict_text())
+        yield
+
+
+def launched_here(
+    run: Run, *, world_size: int, requested_s: float | None = None, options: Sequence[str] = ()
+) -> Launch:
+    """Record that this process starts or resumes a run; `requested_s`: see `Launch`; `options`: of the command."""
     job = str(os.getpid())
     key = process_key(os.getpid())
-    return save_launch(run, launcher="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
+    with _starting(run, options):
+        return save_launch(run, launcher="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
 
 
 def state(launch: Launch) -> LaunchState:

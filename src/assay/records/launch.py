@@ -45,3 +45,11 @@ class Launch(Record):
     def where(self) -> str:
         """`Slurm job 12`, `process 345 on node7`."""
         return f"{self.job_name()} on {self.host}" if self.is_process() else self.job_name()
+
+    def conflict_text(self) -> str:
+        """Return why a second launch of the run is refused while this one trains it."""
+        stuck = " If that process is stuck, --take-over continues from the run's last commit."
+        return (
+            f"run {self.run_id} is being trained by {self.where()}: 'assay runs show {self.run_id}' shows it, 'assay "
+            f"train stop {self.run_id}' stops it with a commit.{stuck if self.is_process() else ''}"
+        )

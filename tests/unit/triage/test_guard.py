@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launchers.guards import guard_statuses, heed_guards, hosts_left_out, lift_guard, save_guard, saved_guards
+from assay.launchers.guards import guard_statuses, hosts_left_out, lift_guard, save_guard, saved_guards
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.guard import Guard
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 from assay.triage.guard import guard_of
+from assay.workflows.guards import heed_guards
 from blamed import cause, diagnosis
 from machine import MACHINE
 

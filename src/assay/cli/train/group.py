@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +195,8 @@ def train(
             origin = run.parent or "its beginning"
             click.echo(f"{origin} can be forked with this recipe, to end at step {run.num_steps}; nothing was started")
             return
-        names = ("parallel", "leave_within", "faults", "python_graders", *(["workers"] if workers.least else []))
+        names: tuple[str, ...] = ("parallel", "leave_within", "faults", "python_graders", "take_over")
+        names += ("workers",) if workers.least else ()
         forwarded = _forwarded_options(*restarts, *names)
         forwarded += ("--log-format=json",) if is_json_log() else ()
         if _start_run(home, run, world_size, target, plan, forwarded, is_new=resume is None, as_json=as_json):
@@ -260,7 +261,7 @@ def _check_guards(home: "Home", run: "Run", workers: int, target: LaunchTarget) 
     """Warn about guards, or raise; launched processes and nodes did this before."""
     if target.node is not None or target.launched:
         return
-    from assay.launchers.guards import heed_guards
+    from assay.workflows.guards import heed_guards
 
     for warning in heed_guards(home, run, world_size=workers, host=target.host()):
         print_warning(f"warning: {warning}. 'assay triage guard' lists all.")
@@ -340,29 +341,28 @@ def _split_arguments(
 
 
 def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *, take_over: bool) -> None:
-    """Raise `ConfigError` if a process of this host trains the run now, unless --take-over is set.
-
-    A scheduler's job is not checked: that would need the scheduler.
-    """
+    """Raise `ConfigError` if the run is being trained now, unless --take-over is set."""
     if resume is None:
         if take_over or target.node is not None:
             option = "--take-over" if take_over else "--on nodes"
             raise ConfigError(f"{option} needs --resume RUN.")
         return
-    from assay.store.launches import process_state, saved_launches
+    from assay.base.errors import TrainingError
+    from assay.launchers.launches import last_launch, state_of
 
     run = home.run(resume)
     if not target.launched:
         _check_no_worker(home, run, is_launched=target.node is not None)
-    last = next(reversed(saved_launches(run)), None)
-    if take_over or target.launched or target.node is not None or last is None or not last.is_process():
+    last = last_launch(run)
+    if take_over or target.launched or target.node is not None or last is None:
         return
-    if process_state(last) == "running":
-        raise ConfigError(
-            f"run {run.run_id} is being trained by {last.where()}: 'assay runs show {run.run_id}' shows it, "
-            f"'assay train stop {run.run_id}' stops it with a commit. If that process is stuck, --take-over continues "
-            "from the run's last commit."
-        )
+    if last.launcher == target.on and not last.is_process():
+        return  # its launcher knows its own jobs, and waits for one that is stopping
+    state = "unknown"
+    with suppress(ConfigError, TrainingError):  # its scheduler may not be reachable from here
+        state = state_of(last)
+    if state in ("queued", "running"):
+        raise ConfigError(last.conflict_text())
 
 
 def _check_no_worker(home: "Home", run: "Run", *, is_launched: bool) -> None:

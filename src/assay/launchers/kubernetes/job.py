@@ -8,20 +8,18 @@ Nothing here contacts a cluster.
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from assay.base.config import unreadable_yaml
 from assay.base.errors import ConfigError
-from assay.elastic.workers import Workers
 from assay.launchers.kubernetes.client import Object
-from assay.launchers.launcher import SchedulerConfig, resume_command
+from assay.launchers.launcher import RunSize, SchedulerConfig, resume_command
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_of
@@ -97,29 +95,6 @@ class KubernetesConfig(SchedulerConfig):
         return value
 
 
-class JobSize(NamedTuple):
-    """How many pods a run may have."""
-
-    most: int
-    fewest: int
-    workers: Workers
-    workers_per_node: int
-
-    @classmethod
-    def of(cls, config: KubernetesConfig, world_size: int, options: Sequence[str]) -> "JobSize":
-        """Return the size that `--nodes` and `--workers`, if it is a range, ask for."""
-        config.check_world_size(world_size)
-        ranges = [option.partition("=")[2] for option in options if option.startswith("--workers=")]
-        workers = Workers.of(ranges[-1]) if ranges else Workers(world_size)
-        per_node = math.ceil(workers.most / config.nodes)
-        most = math.ceil(workers.most / per_node)
-        return cls(most, math.ceil((workers.least or workers.most) / per_node), workers, per_node)
-
-    def at_start(self, config: KubernetesConfig) -> int:
-        """Return the size to begin with. A queue admits all pods or none, so the run asks for few and then grows."""
-        return self.fewest if config.queue else self.most
-
-
 def job_name(run: Run) -> str:
     """Return the name of the run's Job: a DNS label, also with a pod's index behind it."""
     name = re.sub(r"[^a-z0-9-]+", "-", f"assay-{run.run_id}".lower())[:52].strip("-")
@@ -150,12 +125,13 @@ def objects_of(
     import yaml
 
     _check_reachable(home, run, config)
-    size, (namespace, _, own) = JobSize.of(config, world_size, options), name.partition("/")
+    size, (namespace, _, own) = config.size(world_size, options), name.partition("/")
     service, job = yaml.safe_load_all(TEMPLATE.read_text())
     for item in (service, job):
         item["metadata"] |= {"name": own, "namespace": namespace, "annotations": {RUN: run_key(run)}}
     service["spec"]["selector"] = {"batch.kubernetes.io/job-name": own}
-    num_nodes = size.at_start(config)
+    # A queue admits all pods or none, so the run asks for few and then grows.
+    num_nodes = size.fewest if config.queue else size.most
     job["spec"] |= {"parallelism": num_nodes, "completions": num_nodes}
     bounds = {MOST_NODES: size.most, FEWEST_NODES: size.fewest, OWN_SIZE: num_nodes}
     job["metadata"]["annotations"] |= {key: str(number) for key, number in bounds.items()}
@@ -169,7 +145,7 @@ def objects_of(
 
 
 def _node_command(
-    run: Run, config: KubernetesConfig, size: JobSize, *, leader: str, options: Sequence[str]
+    run: Run, config: KubernetesConfig, size: RunSize, *, leader: str, options: Sequence[str]
 ) -> list[str]:
     node = ["--on", "nodes", "--lead", leader, "--workers-per-node", str(size.workers_per_node)]
     if not any(option.startswith("--leave-within") for option in options):
@@ -220,7 +196,7 @@ def pods_path(name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?labelSelector={selector}"
 
 
-def _resources(run: Run, config: KubernetesConfig, size: JobSize) -> Object:
+def _resources(run: Run, config: KubernetesConfig, size: RunSize) -> Object:
     cpu = config.cpu or recipe_of(run).trainer.threads_per_rank * size.workers_per_node
     limits = {"memory": config.memory} if config.memory else {}
     if config.gpus_per_node:

@@ -29,7 +29,7 @@ from assay.launchers.kubernetes.job import (
     sized,
 )
 from assay.launchers.kubernetes.quota import room
-from assay.launchers.launcher import LaunchState
+from assay.launchers.launcher import LaunchState, SchedulerLauncher
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -49,21 +49,11 @@ KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 POLL_S = 0.5
 
 
-class KubernetesLauncher:
+class KubernetesLauncher(SchedulerLauncher):
     """Creates Jobs. The volume with the runs is mounted here, too."""
 
-    def __init__(self, home: Home, config: KubernetesConfig, options: tuple[str, ...] = ()) -> None:
-        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
-        self._home = home
-        self._config = config
-        self._options = options
-
-    def start(self, run: Run, *, world_size: int) -> Launch:
-        """Create the Job; the launch's `job` is NAMESPACE/NAME, its `process` the Job's UID and the server.
-
-        If the cluster has a Job of this run without a record, its launcher was killed before it wrote the record. That
-        Job is recorded instead of creating another one.
-        """
+    def _start(self, run: Run, world_size: int) -> Launch:
+        """Create the Job; the launch's `job` is NAMESPACE/NAME, its `process` the Job's UID and the server."""
         cluster = find_cluster(self._config.context)
         name = f"{self._config.namespace or cluster.namespace}/{job_name(run)}"
         service, job = objects_of(
@@ -82,7 +72,7 @@ class KubernetesLauncher:
 
         Raises `ConfigError` if the run has a Job already, or if another run has a Job of that name.
         """
-        known = {launch.process.partition(" ")[0] for launch in saved_launches(run)}
+        known = {launch.process.partition(" ")[0]: launch for launch in saved_launches(run)}
         deadline_s = time.monotonic() + self._config.grace_s + 60
         while (job := cluster.find(job_path(name))) is not None:
             owner = job["metadata"].get("annotations", {}).get(RUN, "nothing of assay's")
@@ -95,10 +85,7 @@ class KubernetesLauncher:
             if not is_leaving and not _has_ended(job):
                 if job["metadata"]["uid"] not in known:
                     return job
-                raise ConfigError(
-                    f"run {run.run_id} is being trained by Kubernetes Job {name}: 'assay train stop {run.run_id}' "
-                    f"stops it with a commit, 'assay train resize {run.run_id}' gives it more or fewer nodes."
-                )
+                raise ConfigError(known[job["metadata"]["uid"]].conflict_text())
             if not is_leaving:
                 _delete(cluster, name)
             if time.monotonic() > deadline_s:
@@ -155,7 +142,7 @@ def _create_service(cluster: ApiServer, service: Object, job: Object) -> None:
 
 def check(config: KubernetesConfig, *, world_size: int) -> Sequence[str]:
     """Ask the cluster whether a Job can work. Raises `ConfigError`; returns warnings."""
-    config.check_world_size(world_size)
+    config.size(world_size)
     if config.as_ != "job":
         raise ConfigError(f"--as {config.as_} needs --dry-run: it is printed, and applied with 'kubectl apply -f -'.")
     cluster = find_cluster(config.context)

@@ -19,9 +19,8 @@ from pydantic import NonNegativeInt, ValidationError, field_validator
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
-from assay.elastic.workers import Workers
 from assay.launchers.guards import hosts_left_out
-from assay.launchers.launcher import LaunchState, SchedulerConfig
+from assay.launchers.launcher import LaunchState, SchedulerConfig, SchedulerLauncher, resume_command
 from assay.launchers.ray.driver import STATE_FILE, DriverState, RayPlan, stop_file
 from assay.records.launch import Launch
 from assay.records.run import Run
@@ -58,12 +57,9 @@ class RayConfig(SchedulerConfig):
         return self.resource[0].partition("=")[0] if self.resource else "GPU" if self.gpus_per_node else "CPU"
 
 
-CONFIG = RayConfig
-
-
 def check(config: RayConfig, *, world_size: int) -> Sequence[str]:
     """Raise `ConfigError` unless the cluster answers, and all of its machines have this version of assay."""
-    config.check_world_size(world_size)
+    config.size(world_size)
     _call_client("check", config.ray_address, resource=config.counted())
     return ()
 
@@ -84,42 +80,24 @@ logs: {plan.logs()}/node-I.log
 """
 
 
-class RayLauncher:
+class RayLauncher(SchedulerLauncher):
     """Starts runs on the cluster of a config. All machines must see the folder of runs."""
 
-    def __init__(self, home: Home, config: RayConfig, options: tuple[str, ...] = ()) -> None:
-        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
-        self._home = home
-        self._config = config
-        self._options = options
-
-    def start(self, run: Run, *, world_size: int) -> Launch:
-        """Start the driver; the launch's `job` is its name, and `process` its id and the cluster's address.
-
-        If the cluster has a driver of this run without a record, its launcher was killed before it wrote the record.
-        That driver is recorded instead of starting another one.
-        """
+    def _start(self, run: Run, world_size: int) -> Launch:
+        """Start the driver; the launch's `job` is its name, and `process` its id and the cluster's address."""
         plan = _plan(self._home, run, self._config, world_size=world_size, options=self._options)
         plan.logs().mkdir(parents=True, exist_ok=True)
-        known = [_driver_id(launch) for launch in saved_launches(run) if launch.launcher == "ray"]
-        started = _call_client(
-            "start",
-            self._config.ray_address,
-            plan=plan.model_dump_json(),
-            resource=self._config.counted(),
-            known=known,
-        )
-        return save_launch(
-            run,
-            launcher="ray",
-            job=plan.name,
-            process=f"{started['id']}@{started['address']}",
-            world_size=world_size,
-            log=str(plan.logs() / "node-0.log"),
-        )
+        launches = [launch for launch in saved_launches(run) if launch.launcher == "ray"]
+        if launches and state(launches[-1]) in ("queued", "running"):
+            raise ConfigError(launches[-1].conflict_text())
+        known = [_driver_id(launch) for launch in launches]
+        request = {"plan": plan.model_dump_json(), "resource": self._config.counted(), "known": known}
+        started = _call_client("start", self._config.ray_address, **request)
+        process, log = f"{started['id']}@{started['address']}", str(plan.logs() / "node-0.log")
+        return save_launch(run, launcher="ray", job=plan.name, process=process, world_size=world_size, log=log)
 
 
-LAUNCHER = RayLauncher
+CONFIG, LAUNCHER = RayConfig, RayLauncher
 
 
 def state(launch: Launch) -> LaunchState:
@@ -166,23 +144,20 @@ def kill(launch: Launch) -> None:
 
 
 def _plan(home: Home, run: Run, config: RayConfig, *, world_size: int, options: tuple[str, ...]) -> RayPlan:
-    config.check_world_size(world_size)
-    per_node, trainer = -(-world_size // config.nodes), recipe_of(run).trainer
-    text = next((option.partition("=")[2] for option in options if option.startswith("--workers=")), str(world_size))
-    least = Workers.of(text).least or world_size
-    others = [option for option in options if not option.startswith("--workers=")]
-    on_node = ("--on", "nodes", "--workers", text, "--workers-per-node", str(per_node), "--launched")
+    size, trainer = config.size(world_size, options), recipe_of(run).trainer
+    on_node = ("--on", "nodes", "--workers-per-node", str(size.workers_per_node), "--launched")
+    command = resume_command(run, world_size=world_size, options=(*on_node, *options), program="assay")
     named = dict(text.split("=") for text in config.resource)
     return RayPlan(
         name=f"assay-{run.run_id}",
         run_dir=run.run_dir,
         home=str(home.folder.resolve()),
         folder=str(Path.cwd()),
-        command=("train", "--resume", run.run_id, *on_node, *others),
-        fewest=-(-least // per_node),
-        most=config.nodes,
+        command=tuple(command[1:]),
+        fewest=size.fewest,
+        most=size.most,
         resources={
-            "CPU": per_node * trainer.threads_per_rank,
+            "CPU": size.workers_per_node * trainer.threads_per_rank,
             **({"GPU": config.gpus_per_node} if config.gpus_per_node else {}),
             **{name: float(amount) for name, amount in named.items()},
         },

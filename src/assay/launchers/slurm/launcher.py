@@ -21,7 +21,7 @@ from assay.base.errors import ConfigError, NotInstalledError, TrainingError
 from assay.base.names import shell_line
 from assay.elastic.nodes.connection import STOPPED_EARLY, link_key
 from assay.launchers.guards import hosts_left_out
-from assay.launchers.launcher import LaunchState, SchedulerConfig, assay_program, resume_command
+from assay.launchers.launcher import LaunchState, SchedulerConfig, SchedulerLauncher, assay_program, resume_command
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
@@ -82,14 +82,13 @@ class SlurmConfig(SchedulerConfig):
 
 def check(config: SlurmConfig, *, world_size: int) -> Sequence[str]:
     """Raise `ConfigError` if a node would have no rank."""
-    config.check_world_size(world_size)
+    config.size(world_size)
     return ()
 
 
 def job_text(home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
     """Return the job script; `options` are further options of `assay train`."""
-    config.check_world_size(world_size)
-    threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
+    threads, per_node = recipe_of(run).trainer.threads_per_rank, config.size(world_size).workers_per_node
     node_options = ("--on", "nodes", "--workers-per-node", str(per_node), "--wait-for-nodes", str(WAIT_FOR_NODES_S))
     command = resume_command(run, world_size=world_size, options=(*node_options, *options))
     guarded = hosts_left_out(home, run, world_size=world_size)
@@ -148,21 +147,11 @@ fi
 """
 
 
-class SlurmLauncher:
+class SlurmLauncher(SchedulerLauncher):
     """Submits runs to the cluster whose sbatch is in PATH. All nodes must see the folder of runs."""
 
-    def __init__(self, home: Home, config: SlurmConfig, options: tuple[str, ...] = ()) -> None:
-        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
-        self._home = home
-        self._config = config
-        self._options = options
-
-    def start(self, run: Run, *, world_size: int) -> Launch:
-        """Submit a job; the launch's `job` is Slurm's job id.
-
-        If the queue has a job of this run without a record, its launcher was killed before it wrote the record. That
-        job is recorded instead of submitting another one.
-        """
+    def _start(self, run: Run, world_size: int) -> Launch:
+        """Submit a job; the launch's `job` is Slurm's job id."""
         job = _unrecorded_job(run) or self._submit(run, world_size)
         log = str(slurm_folder(run) / f"job-{job}.log")
         return save_launch(run, launcher="slurm", job=job, world_size=world_size, log=log)
@@ -207,26 +196,32 @@ def pending_reason(launch: Launch) -> str:
 
 def stop(launch: Launch) -> None:
     """Cancel a job: its ranks get the cluster's KillWait to commit and exit."""
-    run_slurm("scancel", _checked_job(launch.job))
+    _cancel(launch)
 
 
 def kill(launch: Launch) -> None:
     """Kill the script and the ranks of a job at once; it is not requeued."""
-    run_slurm("scancel", "--full", "--signal=KILL", _checked_job(launch.job))
+    _cancel(launch, "--full", "--signal=KILL")
 
 
-def _checked_job(job: str) -> str:
-    if not re.fullmatch(r"\d+(_\d+)?", job):  # it comes from a file and could be an option of scancel
-        raise ConfigError(f"{job!r:.80} is not a Slurm job id: the run's launches/*.json were edited.")
-    return job
+def _cancel(launch: Launch, *options: str) -> None:
+    if not re.fullmatch(r"\d+(_\d+)?", launch.job):  # it comes from a file and could be an option of scancel
+        raise ConfigError(f"{launch.job!r:.80} is not a Slurm job id: the run's launches/*.json were edited.")
+    try:
+        run_slurm("scancel", *options, launch.job)
+    except TrainingError:
+        if state(launch) != "ended":
+            raise
 
 
 def _unrecorded_job(run: Run) -> str | None:
     listed = run_slurm("squeue", "--me", "--noheader", "--format=%A|%k", f"--name={_job_name(run)}")
-    known = {launch.job for launch in saved_launches(run)}
+    known = {launch.job: launch for launch in saved_launches(run)}
     for line in listed.splitlines():
         job, _, comment = line.partition("|")
-        if comment == run.run_dir and job not in known:
+        if comment == run.run_dir and job in known:
+            raise ConfigError(known[job].conflict_text())
+        if comment == run.run_dir:
             return job
     return None
 

@@ -23,7 +23,6 @@ from assay.base.errors import ConfigError, Interrupted, StoreFullError, Training
 from assay.base.units import duration_text
 from assay.decision.candidate import patched
 from assay.elastic.supervisor import RestartPolicy, RunObserver
-from assay.launchers.guards import heed_guards
 from assay.launchers.launcher import Launcher, LaunchState
 from assay.launchers.launches import last_launch, state_of
 from assay.launchers.local import launched_here
@@ -43,6 +42,7 @@ from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of, recipe_sha256
 from assay.workflows.bookkeeping import rebuild_run, writer_of
 from assay.workflows.campaign.folder import OpenCampaign
+from assay.workflows.guards import heed_guards
 from assay.workflows.run import check_recipe, create_run, load_run
 from assay.workflows.train import evaluate_run, train_run
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from assay.base.errors import ConfigError
 from assay.cli.launch_target import SCHEDULER_OPTIONS
 from assay.cli.main import cli
-from assay.launchers.kubernetes.job import JobSize, KubernetesConfig, job_name, objects_of
+from assay.launchers.kubernetes.job import KubernetesConfig, job_name, objects_of
 from assay.launchers.kubernetes.launcher import job_text
 from assay.launchers.launches import SCHEDULERS, scheduler
 from assay.records.run import Run
@@ -128,14 +128,14 @@ def test_each_pod_runs_the_node_command_under_its_index(home: Home, run: Run, tm
 def test_a_range_of_workers_is_a_range_of_nodes(tmp_path: Path) -> None:
     chosen = config(tmp_path, nodes=4)
     sizes = [
-        JobSize.of(chosen, 16, ("--workers=4..16",))[:2],
-        JobSize.of(chosen, 16, ("--workers=5..16",))[:2],
-        JobSize.of(chosen, 16, ())[:2],
-        JobSize.of(config(tmp_path, nodes=4), 6, ())[:2],  # two a node fill three
+        chosen.size(16, ("--workers=4..16",))[:2],
+        chosen.size(16, ("--workers=5..16",))[:2],
+        chosen.size(16)[:2],
+        config(tmp_path, nodes=4).size(6)[:2],  # two a node fill three
     ]
     assert sizes == [(4, 1), (4, 2), (4, 4), (3, 3)]
     with pytest.raises(ConfigError, match=r"--nodes 4 --workers 3"):
-        JobSize.of(chosen, 3, ())
+        chosen.size(3)
 
 
 def test_in_a_queue_a_run_begins_with_its_fewest_nodes(home: Home, run: Run, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_dry_run_prints_what_would_be_started(run: Run) -> None:
     text = job_text(Home.from_environment(), run, config, world_size=8, options=options)
     assert "placement group: assay-long, STRICT_SPREAD, 2 x {CPU: 6, GPU: 2, train: 0.5}" in text
     assert "further nodes: 2, each when there is room" in text
-    command = "train --resume long --on nodes --workers 3..8 --workers-per-node 2 --launched --max-restarts=3 --node I"
+    command = "train --resume long --on nodes --workers-per-node 2 --launched --max-restarts=3 --workers=3..8 --node I"
     assert f"  assay {command} " in text
     assert "cluster: head:6379" in text
     fixed = job_text(Home.from_environment(), run, RayConfig(nodes=4), world_size=8)
