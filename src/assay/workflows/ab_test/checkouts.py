@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import assay
 from assay.base.errors import ConfigError
 
 PACKAGE = Path("src/assay")
@@ -41,7 +40,7 @@ class CodeRepository:
     @classmethod
     def found(cls) -> Self:
         """Find the repository. Raises `ConfigError` if there is none."""
-        running = Path(assay.__file__).parent
+        running = Path(__file__).parents[2]
         for folder in (Path.cwd(), running):
             try:
                 top = Path(_git(folder, "rev-parse", "--show-toplevel"))

@@ -1,0 +1,270 @@
+"""The public Python API: what the commands do, for scripts and notebooks.
+
+    import assay
+
+    run = assay.train("recipes/sft/digits.yaml", "trainer.epochs=2", workers=2)
+    assert run.audit().verdict == "pass"
+    losses = run.curve("loss").values
+    assay.compare("baseline-1129", run)
+
+Runs are those of the home in `$ASSAY_HOME`, by default `runs/`. What computes is a command in a process of its own, so
+that signals, threads and crashes of a run do not touch the caller. Facts are the objects behind `--json`, whose fields
+docs/json.md explains. Wrong input raises `AssayError` with the sentence that the command would print.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+
+from assay.base.clock import SystemClock
+from assay.base.errors import AssayError, ConfigError
+from assay.cli.parameters import current_home, ledger_with_runs
+from assay.records.audit import AuditReport
+from assay.records.benchmark import BenchmarkResult
+from assay.records.replay import ReplayReport
+from assay.records.run import AT_WORK, RunStatus
+from assay.records.triage_overview import TriageOverview
+from assay.reporting.document import Document
+from assay.reporting.views.comparison import ComparisonView
+from assay.reporting.views.runs.run import RunView
+from assay.store.metrics.curves import Curve
+
+__all__ = ["AssayError", "Curve", "Report", "Run", "compare", "overview", "run", "runs", "train"]
+
+POLL_S = 0.5
+FRAME_PIXELS = 640
+"""Height of a page in a notebook."""
+FactsT = TypeVar("FactsT")
+
+
+class Report(Generic[FactsT]):
+    """Facts, and how they read: `print` shows what the command prints, a notebook its page."""
+
+    def __init__(self, facts: FactsT, document: Document) -> None:
+        """`document`: the same facts in words."""
+        self.facts = facts
+        self._document = document
+
+    def __str__(self) -> str:
+        from assay.reporting.terminal.document import print_document
+
+        with redirect_stdout(StringIO()) as text:
+            print_document(self._document)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        from assay.reporting.documents.render import render_document
+
+        page = escape(render_document(self._document))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: {FRAME_PIXELS}px; border: 0"></iframe>'
+
+    def save(self, file: str | Path) -> Path:
+        """Write the report as an HTML page that needs nothing beside it; return its path."""
+        from assay.reporting.documents.render import render_document, write_file
+
+        write_file(Path(file), render_document(self._document))
+        return Path(file)
+
+
+class Run:
+    """A run: what it did, and what can be done with it."""
+
+    def __init__(self, run_id: str) -> None:
+        """`run_id`: its id or the beginning of it. Raises `AssayError` if there is no such run."""
+        self._home = current_home()
+        self.id = self._home.meant_run(run_id)
+        self.folder = self._home.run_dir(self.id)
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+    @property
+    def status(self) -> RunStatus:
+        """What the run does now, or how it ended, such as `running` or `succeeded`."""
+        return self.view().status
+
+    def view(self) -> RunView:
+        """Return the run's facts now, as `assay runs show --json` prints them."""
+        from assay.reporting.views.runs.run import run_view
+
+        with ledger_with_runs(self._home, self.id) as ledger:
+            return run_view(ledger, self.id, self._home.settings(), has_all_metrics=True)
+
+    def report(self) -> Report[RunView]:
+        """Return what `assay runs show` shows."""
+        from assay.reporting.documents.runs.run import run_document
+        from assay.reporting.views.runs.run_page import run_page
+
+        with ledger_with_runs(self._home, self.id) as ledger:
+            page = run_page(ledger, self.id, self._home.settings())
+            return Report(page.view, run_document(page, now_s=SystemClock().now_s()))
+
+    def curve(self, metric: str = "loss", *, max_points: int = 2_000) -> Curve:
+        """Return a metric's committed points by step. Of more than `max_points`, the extremes always stay.
+
+        Raises `AssayError` for a metric that the run never logged.
+        """
+        from assay.store.metrics.curves import metric_series
+
+        known = self.view().metrics
+        if metric not in known:
+            raise ConfigError(f"run '{self.id}' has no metric '{metric}'. It has: {', '.join(known) or 'none yet'}.")
+        with ledger_with_runs(self._home, self.id) as ledger:
+            return metric_series(ledger, self.id, metric, max_points=max_points)
+
+    def audit(self, *, deep: bool = False) -> AuditReport:
+        """Prove from receipts that each row was learned exactly once up to the last commit; keep the report.
+
+        `deep`: also read every shard and every kept commit again.
+        """
+        from assay.workflows.audit import audit_and_record
+
+        report, *_ = audit_and_record(self._home, self.id, check_shards=deep, weights="all" if deep else "last")
+        return report
+
+    def replay(self, step: int, *, through: int | None = None) -> ReplayReport:
+        """Make a step again on one process, or the steps `through` another, and compare every bit with the record."""
+        options = [] if through is None else [f"--through={through}"]
+        found = _command("runs", "replay", self.id, f"--step={step}", *options, accepts=(0, 1))
+        return ReplayReport.from_json(found, source=f"the replay of step {step}")
+
+    def evaluate(self, suite: str | Path | None = None) -> list[BenchmarkResult]:
+        """Evaluate the commits that the recipe selects, by its suite or another one; return all results of the run."""
+        _command("eval", "work", self.id, *([] if suite is None else [f"--suite={suite}"]))
+        with ledger_with_runs(self._home, self.id) as ledger:
+            return ledger.benchmark_results(self.id)
+
+    def export(self, folder: str | Path, *, step: int | None = None) -> Path:
+        """Write the model of a commit, by default the last one, to a new folder that transformers loads."""
+        _command("runs", "export", self.id, f"--out={folder}", *([] if step is None else [f"--step={step}"]))
+        return Path(folder)
+
+    def resume(self, *, workers: int | str = 1, **options: Any) -> "Run":
+        """Continue from the last commit, on any number of workers; options as in `train`."""
+        _train([f"--resume={self.id}"], workers, options)
+        return self
+
+    def fork(self, *overrides: str, step: int | None = None, workers: int | str = 1, **options: Any) -> "Run":
+        """Train on from a commit, by default the last one, as a new run with a changed recipe; see `train`."""
+        commit = self.id if step is None else f"{self.id}@{step}"
+        return _train([f"--from={commit}", *overrides], workers, options)
+
+    def stop(self) -> None:
+        """Ask the run to commit after its current step and stop; do not wait for it."""
+        _command("train", "stop", self.id, is_json=False)
+
+    def wait(self, timeout_s: float | None = None) -> "Run":
+        """Wait until the run is not at work. Raises `TimeoutError` after `timeout_s` seconds."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (status := self.status) in AT_WORK:
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimeoutError(f"run '{self.id}' is {status} after {timeout_s} s.")
+            time.sleep(POLL_S)
+        return self
+
+
+def train(recipe: str | Path | Mapping[str, Any], *overrides: str, workers: int | str = 1, **options: Any) -> Run:
+    """Train a recipe, then evaluate and audit it; return the run when it has ended.
+
+    `recipe`: a YAML file, or its values. `overrides`: such as `trainer.epochs=2`. `workers`: a number, or `"2..4"`.
+    `options`: those of `assay train` with underscores, such as `run_id="first"`; with `on="background"` or a
+    scheduler, the run is returned once it is launched. Raises `AssayError` if the recipe is wrong or the run fails.
+    """
+    if not isinstance(recipe, Mapping):
+        return _train([str(recipe), *overrides], workers, options)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "recipe.yaml"
+        file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
+        return _train([str(file), *overrides], workers, options)
+
+
+def runs() -> list[Run]:
+    """Return the runs on record, the newest first."""
+    home = current_home()
+    if home.find_ledger() is None:
+        return []
+    from assay.reporting.views.runs.run_list import run_lines
+
+    with ledger_with_runs(home) as ledger:
+        newest = sorted(run_lines(ledger), key=lambda line: -line.created)
+    return [Run(line.run_id) for line in newest]
+
+
+def run(run_id: str) -> Run:
+    """Return a run, by its id or the beginning of it."""
+    return Run(run_id)
+
+
+def compare(
+    baseline: str | Run, *candidates: str | Run, allowed_loss: float | None = None
+) -> Report[tuple[ComparisonView, ...]]:
+    """Compare candidates with a baseline on the same validation rows, with intervals; record the comparisons.
+
+    `allowed_loss`: the largest loss of the metric, in its unit, that the interval of a passing candidate may include.
+    """
+    from assay.reporting.documents.comparison import comparison_document
+    from assay.reporting.views.comparison import comparison_page
+
+    if not candidates:
+        raise ConfigError("compare needs a candidate: assay.compare(BASELINE, CANDIDATE, ...).")
+    home, run_ids = current_home(), _ids([baseline, *candidates])
+    with ledger_with_runs(home, *run_ids) as ledger:
+        page = comparison_page(ledger, run_ids[0], run_ids[1:], allowed_loss=allowed_loss)
+    return Report(tuple(candidate.compared for candidate in page.candidates), comparison_document(page))
+
+
+def overview(*selected: str | Run) -> Report[TriageOverview]:
+    """Return what `assay triage` shows: what happened to a few runs, or what costs most of all runs on record."""
+    from assay.reporting.documents.triage import fleet_document
+    from assay.reporting.views.runs.run import run_view
+    from assay.triage.overview import triage_ledger
+
+    run_ids = _ids(selected)
+    with ledger_with_runs(current_home(), *run_ids) as ledger:
+        fleet = triage_ledger(ledger, run_ids)
+        shown = [run_view(ledger, run_id) for run_id in fleet.overview.run_ids]
+    return Report(fleet.overview, fleet_document(fleet, shown, created_s=SystemClock().now_s()))
+
+
+def _ids(selected: Sequence[str | Run]) -> list[str]:
+    home = current_home()
+    return [one.id if isinstance(one, Run) else home.meant_run(one) for one in selected]
+
+
+def _train(arguments: Sequence[str], workers: int | str, options: Mapping[str, Any]) -> Run:
+    flags = [f"--workers={workers}"]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        flags += [option] if value is True else [] if value in (None, False) else [f"{option}={value}"]
+    started = json.loads(_command("train", *arguments, *flags))
+    return Run(started["run_id"])
+
+
+def _command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
+    """Run a command of assay and return its output; its progress stays on stderr, and its error is raised."""
+    command = [sys.executable, "-m", "assay", *arguments, *(["--json"] if is_json else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        last = ""
+        for line in process.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            last = line if line.lower().startswith("error: ") else last
+        output = process.stdout.read()
+    if process.returncode not in accepts:
+        error = AssayError(last[len("error: ") :].strip() or f"'assay {' '.join(arguments[:2])}' failed.")
+        error.exit_code = process.returncode
+        raise error
+    return output

@@ -1,0 +1,81 @@
+"""A script of a user trains, stops, resumes, forks, compares, audits and replays with `import assay`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import assay
+from assay.records.run import Attempt
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json
+import sys
+
+import assay
+
+run = assay.train({recipe!r}, "trainer.epochs=2", workers=2, run_id="first")
+lower = run.fork("trainer.optimizer.learning_rate=1e-4", step=35, run_id="lower")
+steps, losses, _ = run.curve("loss")
+replayed = run.replay(7)
+report = assay.compare(run, lower)
+assert "torch" not in sys.modules
+print(json.dumps({{
+    "status": run.status, "audit": run.audit(deep=True).verdict, "steps": len(steps), "loss": losses[6],
+    "replay": replayed.verdict, "compared": [one.candidate_run_id for one in report.facts],
+    "page": str(report.save("page.html")), "shown": str(report), "runs": [one.id for one in assay.runs()],
+    "overview": list(assay.overview(run).facts.run_ids),
+}}))
+"""
+
+
+def attempts_of(run: assay.Run) -> list[Attempt]:
+    return saved_attempts(run.folder)
+
+
+def test_a_script_without_a_main_guard_trains_and_judges(
+    recipe: Path, tmp_path: Path, run_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(recipe=str(recipe)))
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "attempt 1 begins on 2 workers" in done.stderr, "progress is seen"
+    found = json.loads(done.stdout)
+    assert (found["status"], found["audit"], found["replay"]) == ("succeeded", "pass", "equal")
+    assert found["steps"] == 40 and np.isfinite(found["loss"])
+    assert found["compared"] == ["lower"] and found["runs"] == ["lower", "first"] and found["overview"] == ["first"]
+    assert Path(tmp_path, found["page"]).read_text().startswith("<!doctype html>")
+    assert "lower against first" in found["shown"]
+    log = CommitLog(open_store(Home.from_environment().run("first").store_url))
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "undisturbed"))
+    _, undisturbed, _ = run_here(trainer__epochs=2)
+    assert log.finished().weights_digest == undisturbed.finished().weights_digest
+
+
+def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_tree, recipe: Path) -> None:
+    tree = tiny_recipe_tree | {"trainer": {**tiny_recipe_tree["trainer"], "epochs": 60}}
+    run = assay.train(tree, on="background", run_id="behind")
+    while not attempts_of(run) or run.view().step == 0:
+        assert run.status in ("launched", "running"), run.report()
+    with pytest.raises(TimeoutError, match="run 'behind' is running after"):
+        run.wait(timeout_s=0.1)
+    run.stop()
+    stopped = run.wait(timeout_s=240).view()
+    assert stopped.status == "preempted" and 0 < stopped.step < stopped.total_steps
+    with pytest.raises(assay.AssayError, match="a run's recipe never changes") as wrong:
+        assay.train("trainer.epochs=1", resume="behind")
+    assert wrong.value.exit_code == 2
+    with pytest.raises(assay.AssayError, match=r"has no metric 'los'\. It has: .*loss"):
+        run.curve("los")
+    with pytest.raises(assay.AssayError, match="No such option"):
+        assay.train(str(recipe), wokers=2)
