@@ -458,7 +458,7 @@ def fleet_document(
 ) -> Document:
     """Return the overview of all runs, and first what happened to each of a few `runs`; its figures, `startup` and
     `ci` are for pages."""
-    overview, judged = fleet.overview, _judged(runs)
+    overview, verdicts = fleet.overview, _run_verdicts(runs)
     dearest = max(overview.results, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
     rate = overview.failures / overview.attempts if overview.attempts else 0.0
     lost = "lost a week" if overview.is_of_weeks else "lost, on record"
@@ -475,16 +475,16 @@ def fleet_document(
         title="Triage",
         kind="fleet",
         subtitle=f"{number_of(overview.runs, 'run')} on record, {utc_text(created_s)}",
-        verdict=_overview_verdict(overview, judged),
+        verdict=_overview_verdict(overview, verdicts),
         tiles=[
             Fact("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
             Fact("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
             Fact("dearest", "—" if dearest is None else _lost_text(dearest), lost),
         ],
         sections=[
-            *(Section(title, blocks) for title, blocks in _happened(judged)),
+            *(Section(title, blocks) for title, blocks in _happened(verdicts)),
             Section(
-                "Where device time was lost" if judged else "What to look at first", list(_results(overview, lost))
+                "Where device time was lost" if verdicts else "What to look at first", list(_results(overview, lost))
             ),
             *(Section(title, blocks, pages_only=True) for title, blocks in pages.items() if blocks),
         ],
@@ -492,14 +492,14 @@ def fleet_document(
     )
 
 
-def _overview_verdict(overview: TriageOverview, judged: Sequence[tuple[RunView, Verdict]]) -> Verdict:
-    if judged:
-        words = Counter(verdict.word for _, verdict in judged)
+def _overview_verdict(overview: TriageOverview, verdicts: Sequence[tuple[RunView, Verdict]]) -> Verdict:
+    if verdicts:
+        words = Counter(verdict.word for _, verdict in verdicts)
         failed = (
             f"{overview.failures:,} of {number_of(overview.attempts, 'attempt')}" if overview.failures else "No attempt"
         )
         ends = ", ".join(f"{count:,} {word}" for word, count in words.items())
-        return Verdict(judged[0][1].tone, ends, f"{failed} failed.")
+        return Verdict(verdicts[0][1].tone, ends, f"{failed} failed.")
     faults = [finding for finding in overview.results if finding.about != "spent"]
     if not overview.results:
         return Verdict("good", "nothing stands out", "No cause, no rise and no phase costs much device time.")
@@ -511,15 +511,15 @@ def _overview_verdict(overview: TriageOverview, judged: Sequence[tuple[RunView, 
     return Verdict(tone, word, f"{text[:1].upper()}{text[1:]}. Next: {finding_next(first)}")
 
 
-def _judged(runs: Sequence[RunView]) -> list[tuple[RunView, Verdict]]:
+def _run_verdicts(runs: Sequence[RunView]) -> list[tuple[RunView, Verdict]]:
     """Return runs with their verdicts, the worst first."""
     tones = tuple(SIGNS)
     return sorted(((run, run_verdict(run)) for run in runs), key=lambda pair: -tones.index(pair[1].tone))
 
 
-def _happened(judged: Sequence[tuple[RunView, Verdict]]) -> Iterator[Blocks]:
+def _happened(verdicts: Sequence[tuple[RunView, Verdict]]) -> Iterator[Blocks]:
     """Yield what happened to each of a few runs, the worst first."""
-    for run, verdict in judged:
+    for run, verdict in verdicts:
         yield run.run_id, [Paragraph(f"{verdict.word}: {verdict.sentence} Next: {next_commands(run)[0][1]}")]
 
 
