@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.launchers.slurm import launcher as slurm_launcher
 from assay.launchers.slurm.drain import LOOK_S
 from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
 from assay.records.run import Attempt, Run
@@ -217,5 +218,41 @@ def test_where_a_node_is_killed_the_lead_or_another_one_the_others_go_on_in_the_
     assert attempts(run)[1].started_s - killed_s < 15
     assert ended(slurm, job) == ("COMPLETED", "0"), words_of(run, job)
     assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [(2, "killed"), (1, "succeeded")]
+    assert log.finished().weights_digest == undisturbed
+    assert audit_run(run, log).verdict == "pass"
+
+
+SLOWER = "faults: [{type: slow, step: 1, extra_s: 0.4}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
+
+
+@pytest.mark.soak
+def test_where_one_node_was_killed_and_the_other_one_is_stopped_the_job_goes_back_into_the_queue(
+    slurm: SlurmCluster, new_tiny_run, undisturbed: str, tmp_path: Path
+) -> None:
+    run = new_tiny_run(trainer__epochs=EPOCHS)
+    log, job = started(run, tmp_path, SLOWER)
+    os.kill(supervisor(run, 1), signal.SIGKILL)
+    wait_until(has_started(run, 2), "an attempt on the node that is left")
+    slurm.call("scancel", "--signal=TERM", job)
+    assert ended(slurm, job) == ("COMPLETED", "1"), words_of(run, job)
+    assert log.finished().weights_digest == undisturbed
+    assert audit_run(run, log).verdict == "pass"
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("node", [0, 1])
+def test_where_the_slurmstepd_of_a_node_is_killed_the_job_ends_with_the_run(
+    slurm: SlurmCluster, new_tiny_run, undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int
+) -> None:
+    """srun waits for that node for ever."""
+    monkeypatch.setattr(slurm_launcher, "FINISHED_LOOK_S", 3)
+    run = new_tiny_run(trainer__epochs=EPOCHS)
+    log, job = started(run, tmp_path, SLOWER)
+    os.kill(parent(parent(supervisor(run, node))), signal.SIGKILL)
+    assert ended(slurm, job) == ("COMPLETED", "0"), words_of(run, job)
     assert log.finished().weights_digest == undisturbed
     assert audit_run(run, log).verdict == "pass"

@@ -26,10 +26,13 @@ from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.launches import save_launch, saved_launches
+from assay.store.run_results import AUDIT_FILE
 from assay.training.recipe import recipe_of
 
 WAIT_FOR_NODES_S = 300
 """Seconds that a job waits for its nodes before it goes back into the queue, because Slurm replaces no lost node."""
+FINISHED_LOOK_S = 60
+"""Seconds between looks whether the run has finished, and the same for srun to notice it."""
 TERMINATED = 128 + 15
 """srun's exit code if SIGTERM arrived before the supervisor handled it: no attempt has begun."""
 
@@ -103,48 +106,56 @@ def job_text(home: Home, run: Run, config: SlurmConfig, *, world_size: int, opti
         *config.when(),
         f"--output={str(slurm_folder(run)).replace('%', '%%')}/job-%j.log",
     ]
-    return _SCRIPT.format(
-        run_id=run.run_id,
-        directives=directives_text(directives, config),
-        # Without the ledger's URL, which may hold a password: sbatch passes the environment on.
-        home=shell_line(str(home.folder.resolve())),
-        command=shell_line(*command),
-        audit=shell_line(assay_program(), "runs", "audit", run.run_id, "--quick"),
-        ending=REQUEUE if config.requeue else "",
-    )
+    title = f"Run {run.run_id}, from its last commit to its end. Written by 'assay train --on slurm'"
+    return script_text(home, config, directives, title=title, step=_step(run, command))
 
 
-def directives_text(directives: Sequence[str], config: SlurmConfig) -> str:
-    """Return the #SBATCH lines of a script. The user's own options are written unquoted, as given."""
-    return "\n".join(f"#SBATCH {text}" for text in [*map(shell_line, directives), *config.sbatch])
-
-
-_SCRIPT = """\
+def script_text(home: Home, config: SlurmConfig, directives: Sequence[str], *, title: str, step: str) -> str:
+    """Return a job script that goes back into the queue if it was stopped early; `step` sets `$code`."""
+    options = [*map(shell_line, directives), *config.sbatch]  # the user's own unquoted, as given
+    lines = "\n".join(f"#SBATCH {option}" for option in options)
+    # The home without the ledger's URL, which may hold a password: sbatch passes the environment on.
+    return f"""\
 #!/bin/bash
-# Run {run_id}, from its last commit to its end. Written by 'assay train --on slurm'; sbatch takes it as it is.
-{directives}
+# {title}; sbatch takes it as it is.
+{lines}
 
-export ASSAY_HOME={home}
+export ASSAY_HOME={shell_line(str(home.folder.resolve()))}
 
-# One supervisor per node starts the ranks of its node, and one of them leads.
-# If a node leaves or is lost, the others keep running (--kill-on-bad-exit=0 --wait=0), also when the job releases
-# the node (--no-kill).
-srun --kill-on-bad-exit=0 --wait=0 --no-kill --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
-  bash -c 'exec "$@" --node "$SLURM_PROCID" --lead "$SLURM_LAUNCH_NODE_IPADDR"' node \\
-  {command}
-code=$?
-# srun returns the highest code of all nodes, some of which may have left or been lost before others finished the run.
-if [ $code -ne 0 ] && {audit}; then exit 0; fi
-{ending}
+{step}
+{_REQUEUE if config.requeue else ""}
 exit $code
 """
 
-REQUEUE = f"""
+
+def _step(run: Run, command: Sequence[str]) -> str:
+    has_finished = shell_line(assay_program(), "runs", "audit", run.run_id, "--quick")
+    return f"""\
+# One supervisor per node starts the ranks of its node, and one of them leads.
+# If a node leaves or is lost, the others keep running (--kill-on-bad-exit=0 --wait=0), also when the job releases
+# the node (--no-kill). srun returns the highest code of all nodes. So that of a killed node, 137, becomes 1: it must
+# not hide that others were stopped early.
+srun --kill-on-bad-exit=0 --wait=0 --no-kill --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
+  bash -c 'trap : TERM; "$@" --node "$SLURM_PROCID" --lead "$SLURM_LAUNCH_NODE_IPADDR"
+    code=$?; [ $code -le 128 ] || [ $code -eq {TERMINATED} ] || code=1; exit $code' node \\
+  {shell_line(*command)} &
+srun=$!
+# If the slurmstepd of a node was killed, srun would wait for ever, even when the run has finished.
+while sleep {FINISHED_LOOK_S}; do
+  [ {shell_line(run.run_dir)}/{AUDIT_FILE} -nt "$0" ] && {has_finished} && sleep {FINISHED_LOOK_S} && kill -KILL $srun
+done > /dev/null 2>&1 &
+wait $srun
+code=$?
+kill $! 2> /dev/null
+# Some nodes may have left or been lost before others finished the run.
+if [ $code -ne 0 ] && {has_finished}; then exit 0; fi"""
+
+
+_REQUEUE = f"""
 # {STOPPED_EARLY}: stopped after a commit. {TERMINATED}: stopped before an attempt had begun.
 if [ $code -eq {STOPPED_EARLY} ] || [ $code -eq {TERMINATED} ]; then
   scontrol requeue "$SLURM_JOB_ID" && exit 0
-fi
-"""
+fi"""
 
 
 class SlurmLauncher(SchedulerLauncher):
@@ -158,18 +169,14 @@ class SlurmLauncher(SchedulerLauncher):
 
     def _submit(self, run: Run, world_size: int) -> str:
         script = job_text(self._home, run, self._config, world_size=world_size, options=self._options)
-        folder = slurm_folder(run)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "job.sh").write_text(script)
         link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
         try:
-            output = run_slurm("sbatch", "--parsable", str(folder / "job.sh"))
+            return submit(run, "job.sh", script)
         except TrainingError as error:
             raise TrainingError(
                 f"{error}\nThe run was created but not submitted: use 'assay train --resume {run.run_id} --on slurm' "
-                f"with other options, or edit {folder / 'job.sh'} and submit it yourself."
+                f"with other options, or edit {slurm_folder(run) / 'job.sh'} and submit it yourself."
             ) from error
-        return output.strip().partition(";")[0]  # sbatch may append ";CLUSTER"
 
 
 CONFIG, LAUNCHER = SlurmConfig, SlurmLauncher
@@ -233,6 +240,14 @@ def _job_name(run: Run) -> str:
 def slurm_folder(run: Run) -> Path:
     """Return the folder of a run's job scripts and logs."""
     return Path(run.run_dir) / "slurm"
+
+
+def submit(run: Run, name: str, script: str) -> str:
+    """Write a job script into the run's folder and submit it; return its Slurm job id."""
+    file = slurm_folder(run) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(script)
+    return run_slurm("sbatch", "--parsable", str(file)).strip().partition(";")[0]  # sbatch may append ";CLUSTER"
 
 
 def run_slurm(*command: str, folder: str | None = None) -> str:

@@ -11,23 +11,10 @@ from pathlib import Path
 from assay.base.names import shell_line
 from assay.elastic.nodes.server import leader_address
 from assay.launchers.launcher import assay_program
-from assay.launchers.slurm.launcher import REQUEUE, SlurmConfig, directives_text, run_slurm, slurm_folder
+from assay.launchers.slurm.launcher import SlurmConfig, script_text, slurm_folder, submit
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_of
-
-_SCRIPT = """\
-#!/bin/bash
-# Lends a node to run {run_id} until it is over. Written by 'assay train join --on slurm'; sbatch takes it as it is.
-{directives}
-
-export ASSAY_HOME={home}
-
-srun --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" {command}
-code=$?
-{ending}
-exit $code
-"""
 
 
 def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
@@ -43,19 +30,12 @@ def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
         *config.when(),
         f"--output={str(slurm_folder(run)).replace('%', '%%')}/join-%A_%a.log",
     ]
-    return _SCRIPT.format(
-        run_id=run.run_id,
-        directives=directives_text(directives, config),
-        home=shell_line(str(home.folder.resolve())),
-        command=shell_line(assay_program(), "train", "join", run.run_id),
-        ending=REQUEUE if config.requeue else "",
-    )
+    command = shell_line(assay_program(), "train", "join", run.run_id)
+    title = f"Lends a node to run {run.run_id} until it is over. Written by 'assay train join --on slurm'"
+    step = f'srun --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" {command}\ncode=$?'
+    return script_text(home, config, directives, title=title, step=step)
 
 
 def lend(home: Home, run: Run, config: SlurmConfig) -> str:
     """Submit the job array; return its Slurm job id."""
-    script = lend_script(home, run, config)
-    folder = slurm_folder(run)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "join.sh").write_text(script)
-    return run_slurm("sbatch", "--parsable", str(folder / "join.sh")).strip().partition(";")[0]
+    return submit(run, "join.sh", lend_script(home, run, config))

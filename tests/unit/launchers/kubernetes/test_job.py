@@ -17,33 +17,14 @@ from assay.launchers.kubernetes.launcher import job_text
 from assay.launchers.launches import SCHEDULERS, scheduler
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.training.recipe import recipe_sha256
-from tiny_recipe import tiny_recipe
 
 MANIFESTS = Path(__file__).parents[4] / "kubernetes"
 VERSIONS = ("1.31", "1.34", "1.37")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    data = {"dataset": str(tmp_path / "dataset"), "split": {"type": "hash", "validation_fraction": 0.1}}
-    recipe = tiny_recipe(trainer={"threads_per_rank": 3}, data=data)
-    return Run(
-        run_id="long",
-        created_s=0.0,
-        recipe=recipe,
-        recipe_sha256=recipe_sha256(recipe, ""),
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path / "runs" / "long"),
-        store_url=str(tmp_path / "runs" / "long"),
-        num_steps=10,
-    )
-
-
-@pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home.at(tmp_path / "runs")
+    return Home.at(tmp_path / "the runs")
 
 
 def config(tmp_path: Path, **options: Any) -> KubernetesConfig:

@@ -16,26 +16,13 @@ from assay.launchers.ray.launcher import FRESH_S, RayConfig, check, job_text
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.training.recipe import recipe_sha256
-from tiny_recipe import tiny_recipe
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """No cluster is named."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    recipe = tiny_recipe(trainer={"threads_per_rank": 3})
-    return Run(
-        run_id="long",
-        created_s=0.0,
-        recipe=recipe,
-        recipe_sha256=recipe_sha256(recipe, ""),
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path / "home" / "long"),
-        store_url="",
-        num_steps=10,
-    )
+    return run
 
 
 def test_a_dry_run_prints_what_would_be_started(run: Run) -> None:

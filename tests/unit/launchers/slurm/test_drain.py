@@ -14,16 +14,13 @@ NODES = JobNodes("7", 0, ("n1", "n2", "n3"))
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[..., None]) -> Path:
     """A folder: `states` is what sinfo prints, `updates` what scontrol was asked for."""
-    programs = {
-        "sinfo": f"/bin/cat {tmp_path}/states",
-        "squeue": "echo n[1-3]",
-        "scontrol": f'case $1 in show) printf "n1\\nn2\\nn3\\n" ;; *) echo "$*" >> {tmp_path}/updates ;; esac',
-    }
-    for name, body in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    programs(
+        sinfo=f"/bin/cat {tmp_path}/states",
+        squeue="echo n[1-3]",
+        scontrol=f'case $1 in show) printf "n1\\nn2\\nn3\\n" ;; *) echo "$*" >> {tmp_path}/updates ;; esac',
+    )
     set_states(tmp_path, "mixed", "mixed", "allocated")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(slurm_drain, "LOOK_S", 0.02)

@@ -1,5 +1,6 @@
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,25 +12,7 @@ from assay.launchers.slurm.launcher import SlurmConfig, SlurmLauncher, job_text,
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.training.recipe import recipe_of, recipe_sha256
-from tiny_recipe import tiny_recipe
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "the runs"))
-    recipe = tiny_recipe(trainer={"threads_per_rank": 3})
-    return Run(
-        run_id="long",
-        created_s=0.0,
-        recipe=recipe,
-        recipe_sha256=recipe_sha256(recipe, ""),
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path / "the runs" / "long"),
-        store_url="",
-        num_steps=10,
-    )
+from assay.training.recipe import recipe_of
 
 
 def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run) -> None:
@@ -51,7 +34,7 @@ def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run
     expected = (
         "assay train --resume long --workers 4 --on nodes --workers-per-node 2 --wait-for-nodes 300 --max-restarts=3"
     )
-    assert command.endswith(expected)
+    assert command.endswith(f"{expected} &")
 
 
 def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
@@ -67,11 +50,12 @@ def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
 @pytest.mark.parametrize(
     "folder", ["a b", "it's", 'say "x"', "$(touch it-ran)", "`touch it-ran`", "100%j", "; touch it-ran #"]
 )
-def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(run: Run, tmp_path: Path, folder: str) -> None:
+def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(
+    run: Run, tmp_path: Path, programs: Callable[..., None], folder: str
+) -> None:
     run = run.model_copy(update={"run_id": folder, "run_dir": str(tmp_path / folder)})
     script = job_text(Home.at(tmp_path / folder), run, SlurmConfig(), world_size=1)
-    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$ASSAY_HOME" "$@" > read\n')
-    (tmp_path / "srun").chmod(0o755)
+    programs(srun='printf "%s\\n" "$ASSAY_HOME" "$@" > read')
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     subprocess.run(["bash"], input=script, text=True, cwd=tmp_path, env=environment, check=True)
     read = (tmp_path / "read").read_text().splitlines()
@@ -94,9 +78,10 @@ def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(run: Run, tm
             job_text(Home.from_environment(), bad, SlurmConfig(), world_size=1)
 
 
-def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
-    (tmp_path / "scancel").chmod(0o755)
+def test_a_job_that_is_no_number_cancels_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[..., None]
+) -> None:
+    programs(scancel=f"touch {tmp_path}/it-ran")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(ConfigError, match="is not a Slurm job id"):
         stop(
@@ -113,11 +98,9 @@ def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: py
     (True, 0, False), (True, 1, False), (True, 137, False), (False, 75, False),
 ])  # fmt: skip
 def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
-    run: Run, tmp_path: Path, requeue: bool, code: int, requeued: bool
+    run: Run, tmp_path: Path, programs: Callable[..., None], requeue: bool, code: int, requeued: bool
 ) -> None:
-    for name, body in {"srun": f"exit {code}", "scontrol": f"echo $* > {tmp_path}/said"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    programs(srun=f"exit {code}", scontrol=f"echo $* > {tmp_path}/said")
     script = job_text(Home.from_environment(), run, SlurmConfig(requeue=requeue), world_size=1)
     done = subprocess.run(
         ["bash"], input=script, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
@@ -128,11 +111,8 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
         assert (tmp_path / "said").read_text() == "requeue 7\n"
 
 
-def ran(script: str, folder: Path, **programs: str) -> subprocess.CompletedProcess[str]:
-    """Run a job script with programs of these bodies."""
-    for name, body in programs.items():
-        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
-        (folder / name).chmod(0o755)
+def ran(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a job script with the programs of a folder."""
     step = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5"}
     return subprocess.run(
         ["bash"], input=script, text=True, capture_output=True, env={"PATH": f"{folder}:/usr/bin:/bin", **step}
@@ -141,23 +121,59 @@ def ran(script: str, folder: Path, **programs: str) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize(("code", "is_finished"), [(75, True), (137, True), (75, False), (0, True)])
 def test_a_run_that_some_node_left_and_others_finished_is_not_requeued(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_finished: bool
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    programs: Callable[..., None],
+    code: int,
+    is_finished: bool,
 ) -> None:
     monkeypatch.setattr("assay.launchers.slurm.launcher.assay_program", lambda: str(tmp_path / "assay"))
     script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4), world_size=4)
     audited, requeued = tmp_path / "audited", tmp_path / "requeued"
     audit = f"echo $* >> {audited}; exit {0 if is_finished else 3}"
-    done = ran(script, tmp_path, srun=f"exit {code}", assay=audit, scontrol=f"touch {requeued}")
+    programs(srun=f"exit {code}", assay=audit, scontrol=f"touch {requeued}")
+    done = ran(script, tmp_path)
     assert (done.returncode, requeued.exists()) == (0, not is_finished)
     assert not audited.exists() if code == 0 else audited.read_text() == "runs audit long --quick\n"
 
 
-def test_each_task_is_a_node_that_knows_its_index_and_where_the_lead_may_be(run: Run, tmp_path: Path) -> None:
+def task(command: str) -> str:
+    """As srun on one node, with `command` in place of the program."""
+    return f'while [ "$1" != bash ]; do shift; done; set -- "${{@:1:4}}" {command} "${{@:5}}"; exec "$@"'
+
+
+def test_each_task_is_a_node_that_knows_its_index_and_where_the_lead_may_be(
+    run: Run, tmp_path: Path, programs: Callable[..., None]
+) -> None:
     script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4), world_size=4)
-    srun = 'while [ "$1" != bash ]; do shift; done; set -- "${@:1:3}" "$4" echo "${@:5}"; exec "$@"'
-    output = ran(script, tmp_path, srun=srun).stdout
+    programs(srun=task("echo"))
+    output = ran(script, tmp_path).stdout
     assert "train --resume long --workers 4 --on nodes" in output
     assert output.rstrip().endswith("--wait-for-nodes 300 --node 3 --lead 10.0.0.5")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [("exit 75", 75), ("kill -TERM $$", 143), ("kill -KILL $$", 1), ("kill -SEGV $$", 1), ("exit 2", 2), ("exit 0", 0)],
+)
+def test_a_killed_node_does_not_hide_the_higher_code_of_one_that_was_stopped_early(
+    run: Run, tmp_path: Path, programs: Callable[..., None], ends: str, code: int
+) -> None:
+    """srun returns the highest code of all tasks."""
+    script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4, requeue=False), world_size=4)
+    programs(srun=task(f"{tmp_path}/node"), node=ends)
+    assert ran(script, tmp_path).returncode == code
+
+
+def test_a_task_that_is_asked_to_stop_waits_for_its_node_and_returns_its_code(
+    run: Run, tmp_path: Path, programs: Callable[..., None]
+) -> None:
+    """Slurm signals the process group of a task."""
+    script = job_text(Home.from_environment(), run, SlurmConfig(nodes=4, requeue=False), world_size=4)
+    leaves = "trap 'exit 75' TERM; kill -TERM $PPID; kill -TERM $$; sleep 5"
+    programs(srun=task(f"{tmp_path}/node"), node=leaves)
+    assert ran(script, tmp_path).returncode == 75
 
 
 def test_a_node_without_a_rank_is_refused_and_one_with_more_than_others_gets_its_processors(run: Run) -> None:

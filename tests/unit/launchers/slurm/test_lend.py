@@ -1,4 +1,5 @@
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,31 +12,17 @@ from assay.launchers.slurm.launcher import SlurmConfig
 from assay.launchers.slurm.lend import lend, lend_script
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.training.recipe import recipe_sha256
-from tiny_recipe import tiny_recipe
 
 CONFIG = SlurmConfig(nodes=3, partition="low", time="2-0", sbatch=("--gpus-per-node=8",))
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """It is led on nodes of two ranks with three threads each."""
-    recipe = tiny_recipe(trainer={"threads_per_rank": 3})
-    created = Run(
-        run_id="long",
-        created_s=0.0,
-        recipe=recipe,
-        recipe_sha256=recipe_sha256(recipe, ""),
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path / "the runs" / "long"),
-        store_url="",
-        num_steps=10,
-    )
-    Path(created.run_dir).mkdir(parents=True)
+def run(run: Run) -> Run:
+    """It is led on nodes of two ranks."""
+    Path(run.run_dir).mkdir(parents=True)
     address = LeaderAddress(host="n1", port=1, ranks_per_node=2)
-    Path(created.run_dir, LEADER_FILE).write_text(address.model_dump_json())
-    return created
+    Path(run.run_dir, LEADER_FILE).write_text(address.model_dump_json())
+    return run
 
 
 def test_each_node_is_a_job_of_its_own_with_room_for_the_ranks_of_a_node(run: Run, tmp_path: Path) -> None:
@@ -56,15 +43,14 @@ def test_each_node_is_a_job_of_its_own_with_room_for_the_ranks_of_a_node(run: Ru
 
 
 @pytest.mark.parametrize(("code", "requeued"), [(75, True), (143, True), (0, False), (1, False), (2, False)])
-def test_a_job_whose_node_was_taken_back_lends_another(run: Run, tmp_path: Path, code: int, requeued: bool) -> None:
-    programs = {
-        "sbatch": f'echo 12; cp "$2" {tmp_path}/submitted',
-        "srun": f'echo "$*" > {tmp_path}/ran; exit {code}',
-        "scontrol": f'echo "$*" > {tmp_path}/said',
-    }
-    for name, body in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+def test_a_job_whose_node_was_taken_back_lends_another(
+    run: Run, tmp_path: Path, programs: Callable[..., None], code: int, requeued: bool
+) -> None:
+    programs(
+        sbatch=f'echo 12; cp "$2" {tmp_path}/submitted',
+        srun=f'echo "$*" > {tmp_path}/ran; exit {code}',
+        scontrol=f'echo "$*" > {tmp_path}/said',
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         assert lend(Home.at(tmp_path / "the runs"), run, CONFIG) == "12"
@@ -82,9 +68,8 @@ def test_a_run_that_takes_in_no_nodes_is_refused_before_anything_is_submitted(ru
     assert not Path(run.run_dir, "slurm").exists()
 
 
-def test_an_option_of_slurm_needs_slurm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_slurm_needs_slurm(run: Run) -> None:
     Path(run.run_dir, "run.json").write_text(run.to_json())
-    monkeypatch.setenv("ASSAY_HOME", str(Path(run.run_dir).parent))
     response = CliRunner().invoke(cli, ["train", "join", "long", "--nodes", "2"])
     assert response.exit_code == 2
     assert "--nodes is an option of Slurm: add '--on slurm'" in response.output
