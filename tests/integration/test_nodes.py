@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, FencedError
 from assay.elastic.faults import FaultPlan, SignalFault, Slow
 from assay.elastic.nodes.group import NodeGroup
 from assay.elastic.nodes.server import leader_address, read_leader
-from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.elastic.supervisor import RestartPolicy, Supervisor, ThisMachine
 from assay.launchers.launcher import resume_command
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
@@ -25,6 +25,8 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from assay.workflows.bookkeeping import writer_of
+from assay.workflows.train import train_run
 
 
 def free_port() -> int:
@@ -486,3 +488,19 @@ def test_all_nodes_die_and_come_again_though_another_process_has_the_port_of_the
     assert finished.wait(60) == 0
     assert [(attempt.world_size, attempt.start_step > 0) for attempt in attempts(run)] == [(2, False), (2, True)]
     assert_undisturbed(run, log, undisturbed, tmp_path)
+
+
+class FencedWhenAskedToStop(ThisMachine):
+    """A node that is asked to stop when another one has been found to lead."""
+
+    def fitting(self, world_size: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        raise FencedError("another node leads")
+
+
+def test_a_leader_that_is_asked_to_stop_while_it_is_fenced_leaves(new_tiny_run) -> None:
+    home, run = Home.from_environment(), new_tiny_run()
+    with writer_of(home, run) as writer:
+        nodes, policy = FencedWhenAskedToStop(run), RestartPolicy()
+        result = train_run(home, run, writer, world_size=1, policy=policy, nodes=nodes)
+    assert (result.outcome, result.error, result.continues_on) == ("moved", None, "another node")

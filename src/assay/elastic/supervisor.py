@@ -258,7 +258,7 @@ class Supervisor:
         self._policy = policy
         self._observers = observers
         self._clock = clock
-        self._stop_requested = False
+        self.stop_requested = False
         self._regroups_for = ""
         """Reason to stop the current attempt and start another one: nodes leave, or nodes have joined."""
         self._is_interrupted = False
@@ -309,7 +309,7 @@ class Supervisor:
             if attempt is not None:
                 check_unchanged(self._run, recipe_of(self._run))
             attempt, end = self._one_attempt(room)
-            if end.outcome == "preempted" and self._regroups_for and not self._stop_requested:
+            if end.outcome == "preempted" and self._regroups_for and not self.stop_requested:
                 continue
             if end.outcome in ("succeeded", "preempted"):
                 return attempt
@@ -333,7 +333,7 @@ class Supervisor:
     def _wait_for_room(self, world_size: int) -> int:
         """Return how many ranks fit, once that is the minimum; fewer when the time is up, or after a stop request."""
         least, began_s = self._policy.least_ranks, self._clock.monotonic_s()
-        while (room := self._nodes.fitting(world_size)) < least and not self._stop_requested:
+        while (room := self._nodes.fitting(world_size)) < least and not self.stop_requested:
             if room and self._clock.monotonic_s() >= began_s + self._policy.wait_for_nodes_s:
                 has = number_of(room, "rank")
                 self.waits_for = f"waits for nodes: there is room for {has}, at least {least} required"
@@ -425,7 +425,7 @@ class Supervisor:
         save_attempt(Path(self._run.run_dir), attempt)
         self._notice_other_code(attempt)
         close_abandoned_attempts(self._run, self._log, attempt)
-        if self._stop_requested:
+        if self.stop_requested:
             end = AttemptEnd("preempted", world_size, message="asked to stop before its ranks were started")
         else:
             try:
@@ -436,7 +436,7 @@ class Supervisor:
         if isinstance(end.error, WrongArithmeticError):
             assert end.failure is not None
             self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
-        away = end.error if self._stop_requested and isinstance(end.error, StoreAwayError) else None
+        away = end.error if self.stop_requested and isinstance(end.error, StoreAwayError) else None
         try:
             if isinstance(end.error, WrongArithmeticError):
                 self._log.quarantine_unverified(_not_verified(end.error), up_to=attempt.attempt)
@@ -532,7 +532,7 @@ class Supervisor:
         stragglers = StragglerWatch(attempt.loads or (1,) * attempt.world_size)
         regroup = self._regroup_watch(attempt, began_s)
         while True:
-            if leave_by_s is None and (self._stop_requested or self._regroups(regroup, attempt)):
+            if leave_by_s is None and (self.stop_requested or self._regroups(regroup, attempt)):
                 ranks.signal(signal.SIGTERM)
                 leave_by_s = self._clock.monotonic_s() + self._policy.grace_s
             ranks.wait_for_news(POLL_S)
@@ -543,9 +543,9 @@ class Supervisor:
                 # After a stop request there is no other attempt, even if a rank died while stopping.
                 is_away = isinstance(end.error, StoreAwayError)
                 died = end.outcome in ("killed", "failed") and (end.error is None or is_away)
-                if end.outcome == "preempted" and not self._stop_requested and self._regroups(regroup, attempt):
+                if end.outcome == "preempted" and not self.stop_requested and self._regroups(regroup, attempt):
                     return replace(end, message=f"{self._regroups_for}: committed; the run continues")
-                return replace(end, outcome="preempted") if self._stop_requested and died else end
+                return replace(end, outcome="preempted") if self.stop_requested and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             regroup.look(beats, now_s)
             if leave_by_s is not None and now_s > leave_by_s:
@@ -663,7 +663,7 @@ class Supervisor:
 
     def _wait_unless_stopped(self, seconds: float) -> None:
         until_s = self._clock.monotonic_s() + seconds
-        while not self._stop_requested and (left_s := until_s - self._clock.monotonic_s()) > 0:
+        while not self.stop_requested and (left_s := until_s - self._clock.monotonic_s()) > 0:
             self._clock.sleep_s(min(left_s, POLL_S))
 
     def _interrupt(self, *_: object) -> None:
@@ -680,7 +680,7 @@ class Supervisor:
 
     def request_stop(self, *_: object) -> None:
         """Make the ranks commit and exit, and start no other attempt. Handles SIGTERM."""
-        self._stop_requested = True
+        self.stop_requested = True
         if self._retry_policy is not None:
             self._retry_policy.hurry()
 

@@ -150,8 +150,9 @@ def _train_run(
     except StoreAwayError:
         raise
     except FencedError as error:
-        outcome: RunOutcome = "failed" if nodes is None else "moved"
-        return RunResult(run, outcome, error=error)
+        if nodes is not None and supervisor.stop_requested:  # this node does not follow the one that fenced it
+            return RunResult(run, "moved", last_attempt, continues_on="another node")
+        return RunResult(run, "failed" if nodes is None else "moved", error=error)
     except AssayError as error:
         return RunResult(run, "failed", error=_with_what_goes_on(error, run))
     finally:
@@ -162,7 +163,7 @@ def _train_run(
         if nodes is not None and not supervisor.waits_for:
             writer.wait(LEAVE_S)  # two nodes must not write to a ledger at the same time
             continues_on = ", ".join(nodes.staying())
-        outcome = "moved" if continues_on else "stopped"
+        outcome: RunOutcome = "moved" if continues_on else "stopped"
         return RunResult(run, outcome, last_attempt, continues_on=continues_on, waits_for=supervisor.waits_for)
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
