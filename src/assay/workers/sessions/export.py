@@ -100,7 +100,7 @@ def _write(model: SessionModel, target: TargetId, weights: _Weights, folder: Pat
         if file.is_file():
             (folder / name).write_bytes(file.read_bytes())
     options = ExportOptions(ends=end_tokens(base.tokenizer), adapters=adapters)
-    base_sha256 = export_weights(base.config, weights.data, folder, options, seed=base.seed)
+    base_sha256 = export_weights(base.config, weights.data, folder, options, seed=base.recipe.seed)
     keep_tokenization(folder, load_tokenizer(folder), _TEXTS)
     library = "transformers" if base_sha256 is None else "peft"
     card = _CARD.format(

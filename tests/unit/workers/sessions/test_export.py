@@ -18,6 +18,7 @@ from assay.distributed.ranks import Ranks
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.session import SessionModel
 from assay.workers.sessions.export import export_session
+from assay.workers.sessions.rank_models import OwnModels
 from forked_ranks import on_ranks
 from session_requests import MODEL, RequestedSession
 
@@ -57,11 +58,13 @@ class Adapted:
             session.step(seq_id, target=ADAPTED)
         session.send(5, "save_weights_for_sampler", target=ADAPTED, path="second")
         session.step(6, target=ADAPTED)
-        executor, found = session.executor(ranks, number=1), []
+        of_process, found = OwnModels(session.sessions, ranks), []
+        executor = session.executor(of_process, number=1)
         while executor.execute_next():
-            assert executor.trainer is not None
+            trainer = of_process.models.trainer(ADAPTED)
+            assert trainer is not None
             if executor.next_seq_id in (1, 3, 5, 8):
-                network: Any = executor.trainer.model.network
+                network: Any = trainer.model.network
                 with torch.no_grad():
                     found.append(network(input_ids=IDS, use_cache=False).logits.numpy())
         return found
