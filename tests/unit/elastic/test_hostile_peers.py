@@ -100,7 +100,7 @@ NOTHING = b"\0" * 68
 
 @pytest.mark.parametrize("message", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
 def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, message: bytes) -> None:
-    with closing(NodeServer("", port, KEY)) as server:
+    with closing(NodeServer("", port, lambda: KEY)) as server:
         strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         for stranger in strangers:
             stranger.setblocking(False)
@@ -116,7 +116,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, mess
 
 @pytest.mark.parametrize("hello", [Notice(type="stop"), Ended(end=AttemptEnd("succeeded", 1))])
 def test_who_does_not_introduce_itself_is_none_of_the_run(port: int, hello: Any) -> None:
-    with closing(NodeServer("", port, KEY)) as server:
+    with closing(NodeServer("", port, lambda: KEY)) as server:
         link = connect_link("127.0.0.1", port, KEY, timeout_s=5.0)
         link.send(hello)
         assert arrives(server, 0.4) is None

@@ -147,7 +147,8 @@ class NodeGroup:
         """Nodes that the cluster drains; set by another thread."""
         self._busy: set[int] = set()
         """Nodes with ranks in the current attempt. The attempt reads their messages, so `_poll_idle` must not."""
-        self._server = NodeServer(bind, port, link_key(Path(run.run_dir)))
+        run_dir = Path(run.run_dir)
+        self._server = NodeServer(bind, port, lambda: link_key(run_dir))
         self._waiting: list[Peer] = []
         """Nodes that have connected and wait for the next attempt."""
         self._refusals: list[str] = []

@@ -15,12 +15,13 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from assay.base.errors import ConfigError
+from assay.base.errors import AssayError, ConfigError
 from assay.elastic.nodes.connection import Exit, Hello, Link, LinkLost, Port, accept_link
 
 LEADER_FILE = "lead.json"
@@ -71,10 +72,13 @@ class LeaderAddress(BaseModel):
 class NodeServer:
     """Accepts connections and authenticates nodes in background threads."""
 
-    def __init__(self, host: str, port: int, key: bytes) -> None:
-        """Listen on `port`, or on a free port if it is taken; on `host`, if that is an address of this machine."""
+    def __init__(self, host: str, port: int, read_key: Callable[[], bytes]) -> None:
+        """Listen on `port`, or on a free port if it is taken; on `host`, if that is an address of this machine.
+
+        `read_key` is called for each connection: a launcher may replace the key of a run that is led.
+        """
         self._listener = _listen(host, port)
-        self._key = key
+        self._read_key = read_key
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self._links_lock = threading.Lock()
         self._next_alive_s = 0.0
@@ -129,7 +133,11 @@ class NodeServer:
                     self._links.discard(link)
 
     def _greet(self, accepted: socket.socket) -> None:
-        link = accept_link(accepted, self._key)
+        try:
+            link = accept_link(accepted, self._read_key())
+        except AssayError:  # the key cannot be read now
+            accepted.close()
+            return
         hello = link.first(INTRODUCTION_S) if link else None
         if link is not None and isinstance(hello, Hello) and self._is_open:
             with self._links_lock:

@@ -78,7 +78,7 @@ def test_every_rank_is_on_one_node_in_order_and_no_node_has_two_more_than_anothe
 
 
 def test_the_lead_takes_in_those_who_know_the_key_though_strangers_come_first(port: int) -> None:
-    with closing(NodeServer("", port, KEY)) as server:
+    with closing(NodeServer("", port, lambda: KEY)) as server:
         links = [connect_link("127.0.0.1", port, KEY, timeout_s=20.0)]
         with socket.create_connection(("127.0.0.1", port)):  # says nothing
             with pytest.raises(LinkLost):
@@ -94,17 +94,17 @@ def test_the_lead_takes_in_those_who_know_the_key_though_strangers_come_first(po
 def test_a_lead_whose_port_is_taken_listens_on_another_one() -> None:
     with socket.create_server(("", 0)) as acquired:
         number = acquired.getsockname()[1]
-        with closing(NodeServer("", number, KEY)) as server:
+        with closing(NodeServer("", number, lambda: KEY)) as server:
             assert server.port != number
             connect_link("127.0.0.1", server.port, KEY, timeout_s=20.0).close()
 
 
 def test_a_lead_listens_on_its_own_address_only_and_on_all_if_that_is_none_of_this_machine(port: int) -> None:
-    with closing(NodeServer("127.0.1.3", port, KEY)):
+    with closing(NodeServer("127.0.1.3", port, lambda: KEY)):
         connect_link("127.0.1.3", port, KEY, timeout_s=20.0).close()
         with pytest.raises(LinkLost, match="refused"):
             connect_link("127.0.0.1", port, KEY, timeout_s=20.0)
-    with closing(NodeServer("192.0.2.1", port, KEY)):
+    with closing(NodeServer("192.0.2.1", port, lambda: KEY)):
         connect_link("127.0.0.1", port, KEY, timeout_s=20.0).close()
 
 
@@ -129,7 +129,7 @@ def test_another_process_on_the_port_of_a_lead_costs_a_short_time(port: int, ban
 
 def test_a_lead_shows_that_it_lives(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.elastic.nodes.server.ALIVE_S", 0.05)
-    with closing(NodeServer("", port, KEY)) as server:
+    with closing(NodeServer("", port, lambda: KEY)) as server:
         link = connect_link("127.0.0.1", port, KEY, timeout_s=20.0)
         here = {"processor": processor_here({}), "environment": environment_here({})}
         link.send(Hello(node=1, host="there", code_version="v", **here))
@@ -443,6 +443,15 @@ def test_of_two_leads_that_gather_the_one_that_the_folder_names_stays(
     first.close()
     assert read_leader(Path(run.run_dir)) == second._address, "it is not the first one's to remove"
     second.close()
+
+
+def test_a_node_with_a_newer_key_is_taken_in_by_a_leader_that_has_begun_with_the_older_one(led, coming: Coming) -> None:
+    group, link = led
+    link_key(Path(coming._run.run_dir), fresh=True)  # somebody submits the run again
+    coming.comes(2, "c")
+    until(lambda: group.room(8) == 6)
+    group.leaves(1)
+    assert group.fitting(8) == 4 and next_message(link) == Exit(), "older links go on"
 
 
 def test_a_lead_that_was_replaced_while_its_ranks_run_notices_it(

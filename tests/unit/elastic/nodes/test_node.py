@@ -59,7 +59,7 @@ def node_of(run: Run, clock: Clock, index: int | None, **options) -> RunNode:
 @contextmanager
 def leader(run: Run, *messages: Message, is_named: bool = True) -> Iterator[int]:
     """A leader that says this to whoever comes; its port."""
-    with closing(NodeServer("127.0.0.1", 0, link_key(Path(run.run_dir)))) as server:
+    with closing(NodeServer("127.0.0.1", 0, lambda: link_key(Path(run.run_dir)))) as server:
         if is_named:
             name_leader(run, server.port)
         is_over = threading.Event()
