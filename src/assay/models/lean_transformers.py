@@ -1,8 +1,9 @@
-"""Imports transformers faster, without SciPy and without parsing all of its model files.
+"""Imports transformers faster, without SciPy, accelerate (which PEFT brings) and parsing all of its model files.
 
-transformers imports SciPy, if it is installed, for losses of object detection: a tenth of a rank's import time.
-It also reads the source of all 2,500 model files, twice, to find their exports: another tenth. The result is
-cached next to our bytecode, with the files' sizes and times as the key, so changed files are read again.
+transformers imports SciPy, if it is installed, for losses of object detection, and accelerate for models on several
+devices: a tenth of a rank's import time each. It also reads the source of all 2,500 model files, twice, to find their
+exports: another tenth. The result is cached next to our bytecode, with the files' sizes and times as the key, so
+changed files are read again.
 """
 
 import json
@@ -20,6 +21,8 @@ from typing import Any
 READER = "transformers.utils.import_utils"
 READ_FUNCTION = "define_import_structure"
 """The function that finds the exports of a package."""
+HIDDEN = ("accelerate", "scipy")
+"""Packages that transformers does not see. It never sees accelerate later, so it does not expect its names."""
 
 Exported = Mapping[frozenset[str], Mapping[str, set[str]]]
 """Required packages -> module -> exported names, in transformers' format."""
@@ -28,16 +31,16 @@ Exported = Mapping[frozenset[str], Mapping[str, set[str]]]
 @contextmanager
 def lean_transformers() -> Iterator[None]:
     """Import transformers for the first time within this context; afterwards everything can be imported."""
-    hides_scipy = "scipy" not in sys.modules
-    if hides_scipy:
-        sys.modules["scipy"] = None  # type: ignore[assignment]  # import machinery reports it as not installed
+    hidden = [name for name in HIDDEN if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # import machinery reports it as not installed
     sys.meta_path.insert(0, _Reader)
     try:
         yield
     finally:
         sys.meta_path.remove(_Reader)
-        if hides_scipy:
-            del sys.modules["scipy"]
+        for name in hidden:
+            del sys.modules[name]
         looked: Any = getattr(sys.modules.get(READER), "is_scipy_available", None)
         if hasattr(looked, "cache_clear"):
             looked.cache_clear()  # a model loaded later may need SciPy

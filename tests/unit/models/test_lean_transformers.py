@@ -1,5 +1,6 @@
 """What transformers finds in its models is found once, and again where a model has changed."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.models.lean_transformers import Exported, cached_reader, lean_transformers
+from assay.models.lean_transformers import HIDDEN, Exported, cached_reader, lean_transformers
 
 
 class _Reader:
@@ -92,9 +93,10 @@ def test_one_model_alone_is_none_of_its_business(reader: _Reader, tmp_path: Path
     assert not (tmp_path / "kept.json").exists()
 
 
-def test_what_is_hidden_is_there_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_is_hidden_is_there_again_afterwards(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     finders: list[Any] = [*sys.meta_path]
-    monkeypatch.delitem(sys.modules, "scipy", raising=False)
+    monkeypatch.delitem(sys.modules, name, raising=False)
     with lean_transformers(), pytest.raises(ModuleNotFoundError):
-        import scipy  # noqa: F401
-    assert "scipy" not in sys.modules and sys.meta_path == finders
+        importlib.import_module(name)
+    assert name not in sys.modules and sys.meta_path == finders
