@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo image test test-slow test-ray test-spark test-sinks test-lora test-vllm test-triton check format soak mutants agreement bench clean
+.PHONY: demo image test test-slow test-ray test-spark test-sinks test-vllm test-triton check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,12 +41,10 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(VENV)/.installed .venv-lora/.installed .venv-ray/.installed .venv-spark/.installed  ## hundreds of kills, and what is slow a third time; hours
+soak: $(VENV)/.installed .venv-ray/.installed .venv-spark/.installed  ## hundreds of kills, and what is slow a third time; hours
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m soak tests
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m soak tests/integration/test_ray.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),spark .venv-spark/bin/python -m pytest -m soak tests/integration/test_spark.py
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m soak tests/integration/test_session_kills.py
 
 mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice
 	$(BIN)/pytest -n 2 -m '' tests/mutants
@@ -70,16 +68,6 @@ with_extra = $(call on_top_of_ours,$(1),-c constraints.txt -e '.[$(2)]')
 
 test-sinks: .venv-sinks/.installed  ## metrics in MLflow, W&B and trackio, whose packages nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb,trackio,alembic .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
-
-.venv-lora/.installed: $(VENV)/.installed
-	$(call with_extra,.venv-lora,lora)
-	touch $@
-
-test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/models/test_lora.py tests/unit/models/test_flops.py tests/unit/inference/local/test_generator.py tests/integration/test_lora.py
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'slow and not soak' tests/integration/test_session_kills.py tests/benchmarks/test_tinker_sessions.py
 
 .venv-vllm/.installed: $(VENV)/.installed requirements-vllm.txt
 	$(call on_top_of_ours,.venv-vllm,--no-deps -r requirements-vllm.txt)
@@ -117,7 +105,7 @@ test-triton: .venv-triton/.installed  ## GPU kernels under Triton's interpreter;
 agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
 	.venv-bench-trl/bin/python -m pytest -m '' tests/agreement
 
-bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed .venv-sinks/.installed .venv-lora/.installed  ## peers side by side
+bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed .venv-sinks/.installed  ## peers side by side
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/scale.py
@@ -130,8 +118,8 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/serve.py --train
-	.venv-lora/bin/python benchmarks/tinker_sessions.py
+	$(BIN)/python benchmarks/tinker_sessions.py
 	.venv-sinks/bin/python benchmarks/dashboard.py
 
 clean:
-	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-lora .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build

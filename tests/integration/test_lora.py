@@ -1,7 +1,5 @@
 """Adapters trained by real processes, killed and resized; their commits hold nothing that stays as it was."""
 
-import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +21,8 @@ from prompt_rows import grpo_recipe, prompt_dataset
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["sft", "reward", "dpo", "grpo"])
 def test_adapters_end_with_the_same_weights_and_commits_hold_them_alone(
-    method: str, requires: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requires("peft", importlib.util.find_spec("peft") is not None, "not installed here (make test-lora)")
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     tree = method_recipe(method, tmp_path, lora=LORA)
     undisturbed = digest(tree, "undisturbed", RestartPolicy())
@@ -40,9 +37,8 @@ def test_adapters_end_with_the_same_weights_and_commits_hold_them_alone(
 
 @pytest.mark.slow
 def test_an_engine_of_another_process_draws_from_the_adapters_added_into_what_it_loads(
-    requires: Callable[..., None], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    requires("peft", importlib.util.find_spec("peft") is not None, "not installed here (make test-lora)")
     base, handover = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3), tmp_path / "handover"
     handover.mkdir()
     with serving(base) as engine:

@@ -1,11 +1,10 @@
 """Random deaths, at random moments, on 1, 2, 4 and 8 ranks by turns: every method, full and with adapters.
 
 A few in `make test-slow`, more than 160 in `make soak`, 100 of them of GRPO, where a judge that answers at
-random pays in every third run; adapters where PEFT is (`make test-lora`, `make soak`). Programs that move the
-cursor before the update, or forget what a judge said, are tried beside them, in forks of the test.
+random pays in every third run. Programs that move the cursor before the update, or forget what a judge said, are tried
+beside them, in forks of the test.
 """
 
-import importlib.util
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -256,10 +255,8 @@ def test_a_program_that_forgets_what_a_judge_said_is_caught(tmp_path: Path, monk
 def test_adapters_that_are_killed_and_resized_end_with_the_undisturbed_weights(
     seed: int,
     undisturbed: Callable[..., Any],
-    requires: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    requires("peft", importlib.util.find_spec("peft") is not None, "not installed here (make test-lora)")
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     killed_and_resized(seed, *undisturbed(METHODS[seed % 3], adapters=True))

@@ -49,7 +49,6 @@ def test_training_needs_the_products_that_torch_counts(architecture: str) -> Non
 
 
 def test_frozen_matrices_below_adapters_have_no_weight_gradients() -> None:
-    pytest.importorskip("peft")
     config = small("llama", lora=LoraConfig(rank=4))
     flops, base = causal_flops(config), causal_flops(small("llama"))
     assert flops is not None and base is not None

@@ -174,10 +174,10 @@ def test_a_rollout_alone_is_the_rollout_in_any_company(shape, batch_invariance, 
     check_company(shape, batch_invariance, slots, seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(batch_invariance=COMPANY, slots=st.sampled_from([16, 64]), seed=st.integers(0, 99))
 def test_so_it_is_with_adapters(batch_invariance, slots, seed):
-    pytest.importorskip("peft", reason="not installed here (make test-lora has it)")
     check_company("lora-llama", batch_invariance, slots, seed)
 
 
