@@ -5,6 +5,7 @@ with another base raises an error. With the adapters disabled, the model is its 
 """
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,7 +37,12 @@ def attach_adapters(network: Any, config: LoraConfig) -> None:
         fan_in_fan_out=network.config.model_type == "gpt2",  # gpt2 stores its matrices transposed
     )
     try:
-        inject_adapter_in_model(adapters, network)
+        with warnings.catch_warnings():
+            # The adapter of a head that is the embedding changes the head alone; `merge_adapters` gives it a matrix.
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True` and a tied layer")
+            # PEFT corrects this setting for each matrix: gpt2's head is not transposed.
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set to True but the target module")
+            inject_adapter_in_model(adapters, network)
     except ValueError as error:  # not checked before if no header lists the names
         raise ConfigError(f"method.model.lora.targets: {str(error).splitlines()[0]}") from error
     network.register_load_state_dict_post_hook(_check_base(network))
@@ -71,17 +77,29 @@ def head_weight(head: Any) -> Float[Tensor, "entry width"]:
 
 def merge_adapters(model: nn.Module) -> None:
     """Merge a model's adapters, if there are any, into its matrices and remove them."""
-    bases = [module for module in model.modules() if BASE in module._buffers]
+    bases: list[Any] = [module for module in model.modules() if BASE in module._buffers]
     if not bases:
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    for network in bases:
+        _untie(network)
     for name, module in list(model.named_modules()):
         if isinstance(module, BaseTunerLayer):
             module.merge()
             model.set_submodule(name, module.get_base_layer())
-    for module in bases:
-        del module._buffers[BASE]
+    for network in bases:
+        del network._buffers[BASE]
+
+
+def _untie(network: Any) -> None:
+    """Give a head that is the embedding a matrix of its own if one of them has an adapter."""
+    head, embedding = network.get_output_embeddings(), network.get_input_embeddings()
+    has_adapter = hasattr(head, "base_layer") or hasattr(embedding, "base_layer")
+    if head is None or not has_adapter or head.weight is not embedding.weight:
+        return
+    getattr(head, "base_layer", head).weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    network.config.tie_word_embeddings = False
 
 
 def base_sha256(model: nn.Module) -> str | None:

@@ -1,8 +1,6 @@
 """Adapters: what they leave, what they train, and that switched off they are not there."""
 
-import importlib.util
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +34,6 @@ from preference_rows import pair_row
 IDS = torch.arange(1, 9)[None]
 
 
-@pytest.fixture
-def peft(requires: Callable[[str, bool, str], None]) -> None:
-    found = importlib.util.find_spec("peft") is not None
-    requires("peft", found, "not installed here (make test-lora runs these tests in an environment that has it)")
-
-
 def config(**keys: Any) -> NewCausalConfig:
     return NewCausalConfig.model_validate(small_model(**keys))
 
@@ -59,7 +51,6 @@ def disturbed(model: torch.nn.Module) -> Any:
     return model
 
 
-@pytest.mark.usefixtures("peft")
 @pytest.mark.parametrize("keys", [{}, {"architecture": "gpt2", "num_kv_heads": None}])
 @pytest.mark.parametrize("targets", [(), ("c_proj", "o_proj")])
 def test_only_adapters_are_trained_and_a_configuration_counts_them(
@@ -74,7 +65,6 @@ def test_only_adapters_are_trained_and_a_configuration_counts_them(
     assert all(item.grad is not None for item in trained.values())
 
 
-@pytest.mark.usefixtures("peft")
 def test_an_adapter_of_the_head_counts_in_scores_and_has_the_gradient_that_peft_gives_it() -> None:
     model = disturbed(network(lora={"rank": 2, "targets": ("q_proj", "lm_head")}))
     logits = model.network(input_ids=IDS, use_cache=False).logits[:, :-1]
@@ -89,7 +79,6 @@ def test_an_adapter_of_the_head_counts_in_scores_and_has_the_gradient_that_peft_
         torch.testing.assert_close(own, of_peft, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.usefixtures("peft")
 def test_switched_off_the_model_is_its_base_and_switched_on_again_it_is_not() -> None:
     base, adapted = network(), disturbed(network(lora={"rank": 2}))
     with adapters_off(adapted):
@@ -97,7 +86,6 @@ def test_switched_off_the_model_is_its_base_and_switched_on_again_it_is_not() ->
     assert not torch.allclose(adapted(IDS).logprobs, base(IDS).logprobs)
 
 
-@pytest.mark.usefixtures("peft")
 def test_a_commit_holds_what_is_trained_and_goes_back_to_its_own_base_only() -> None:
     model = disturbed(network(lora={"rank": 2}))
     state = {name: tensor.clone() for name, tensor in model_state(model).items()}
@@ -136,7 +124,6 @@ def test_a_pretrained_folder_counts_its_adapters(tmp_path: Path) -> None:
     assert PretrainedCausalConfig.model_validate(folder).num_parameters() == config(lora=lora).num_parameters()
 
 
-@pytest.mark.usefixtures("peft")
 def test_a_preference_is_held_to_the_model_below_its_adapters(tmp_path: Path) -> None:
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     of_folder = {"type": "pretrained", "path": str(base)}
@@ -158,14 +145,24 @@ def test_a_preference_is_held_to_the_model_below_its_adapters(tmp_path: Path) ->
     assert abs(float(losses[0].detach()) - len(PAIRS) * math.log(2)) > 0.01
 
 
-@pytest.mark.usefixtures("peft")
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_path: Path) -> None:
-    lora = {"rank": 2, "targets": ["c_attn", "c_fc"]} if architecture == "gpt2" else {"rank": 2}
-    model = disturbed(network(architecture=architecture, num_kv_heads=None, lora=lora)).eval()
+@pytest.mark.parametrize(
+    "keys, targets",
+    [
+        ({}, ()),
+        ({"architecture": "gpt2"}, ("c_attn", "c_fc")),
+        ({"tie_embeddings": True}, ("q_proj", "lm_head")),
+        ({"architecture": "gpt2", "tie_embeddings": True}, ("c_attn", "lm_head")),
+    ],
+    ids=["llama", "gpt2", "llama, tied head", "gpt2, tied head"],
+)
+def test_adapters_leave_added_to_the_weights_below_them(
+    keys: dict[str, Any], targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    keys = {"num_kv_heads": None, "lora": {"rank": 2, "targets": targets}, **keys}
+    model = disturbed(network(**keys)).eval()
     with torch.no_grad():
         expected = model(IDS).logprobs
-        save_model(model.network, config(lora=lora), tmp_path / "model", ExportOptions())
+        save_model(model.network, config(**keys), tmp_path / "model", ExportOptions())
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(IDS).logits
     seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
     assert torch.allclose(seen, expected, atol=2e-5)
@@ -173,7 +170,6 @@ def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_p
     assert not [name for name in names if "lora" in name or "base" in name]
 
 
-@pytest.mark.usefixtures("peft")
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # PEFT asks it
 @pytest.mark.parametrize("method", ["sft", "reward"])
 def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp_path: Path) -> None:
@@ -202,14 +198,12 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
     assert str(tmp_path) not in (tmp_path / "adapters" / "adapter_config.json").read_text()
 
 
-@pytest.mark.usefixtures("peft")
 def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_path: Path) -> None:
     model = network(lora={"rank": 2})
     with pytest.raises(ConfigError, match="random and come from the run's seed"):
         save_model(model.network, config(lora={"rank": 2}), tmp_path, ExportOptions(adapters="apart"))
 
 
-@pytest.mark.usefixtures("peft")
 def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: Path) -> None:
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2}}
