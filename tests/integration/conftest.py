@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.run import create_run
+from full_disk import Disk
 from sample_project import SampleProjects, session_folder
+from session_service import Nursery, SessionService
 
 NUM_ROWS = 700
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
@@ -249,6 +253,39 @@ class PlantedAssay:
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=timeout_s)
         assert done.returncode == int(fails), done.stderr
         return done
+
+
+@pytest.fixture
+def disk(tmp_path: Path, requires: Callable[..., None]) -> Iterator[Disk]:
+    """A file system of 64 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    requires("mounts", shutil.which("mount") is not None, "there is no 'mount' here")
+    created = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], capture_output=True, text=True
+    )
+    requires("mounts", created.returncode == 0, created.stderr)
+    try:
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture(scope="session")
+def nursery(requires: Callable[..., None]) -> Iterator[Nursery]:
+    """Forks commands for tests of sessions."""
+    requires("sdks", find_spec("tinker") is not None, "the tinker SDK is not installed")
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def session_service(nursery: Nursery, tmp_path: Path) -> Iterator[SessionService]:
+    """A server of sessions and a worker."""
+    service = SessionService(nursery, tmp_path)
+    yield service
+    service.stop()
 
 
 @pytest.fixture

@@ -1,12 +1,7 @@
 """A disk that is really full: one error that says so, nothing committed lost, all goes on once room is made."""
 
-import contextlib
-import os
 import random
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -20,41 +15,11 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.train import evaluate_run
+from full_disk import Disk
 from variants import soaked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TRY_AGAIN = 75
-
-
-class Disk(NamedTuple):
-    folder: Path
-
-    def fill(self, *, reserve: int) -> None:
-        """Until so many bytes are left."""
-        filler = self.folder / "filler"
-        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-        os.truncate(filler, max(0, filler.stat().st_size - reserve))
-
-    def make_room(self) -> None:
-        (self.folder / "filler").unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path, requires: Callable[..., None]) -> Iterator[Disk]:
-    """A file system of its own, of 64 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    requires("mounts", shutil.which("mount") is not None, "there is no 'mount' here")
-    created = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], capture_output=True, text=True
-    )
-    requires("mounts", created.returncode == 0, created.stderr)
-    try:
-        yield Disk(folder)
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 class CommandResult(NamedTuple):

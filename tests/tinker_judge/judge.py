@@ -5,14 +5,16 @@ lost       it saw what a loop sees that leaves this operation out
 doubled    it saw what a loop sees that does this operation twice
 changed    it saw something else
 error      it heard an error
+stuck      the loop did not end in time
 """
 
 import argparse
 import json
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +27,16 @@ PATHS = {
     "dpo": ("forward_backward", "optim_step", "retrieve_future"),
 }
 """Loop -> requests that faults strike."""
+LOOP_TIMEOUT_S = 300.0
 ONCE = ("create_model", "save_weights", "load_weights")
 """Requests that a loop sends once."""
 
 
 class Verdict(NamedTuple):
-    """What became of one fault."""
+    """What became of a loop with faults."""
 
     loop: str
-    fault: Fault
+    faults: tuple[Fault, ...]
     verdict: str
     error: str = ""
 
@@ -45,32 +48,55 @@ def faults_of(loop: str, kinds: Sequence[str]) -> Iterator[Fault]:
             yield Fault(kind, path, 1 if path in ONCE else 3)
 
 
+class Client:
+    """A process that runs loops of the SDK, one after the other."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        script = Path(__file__).with_name("loops.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def run(self, timeout_s: float, **line: str) -> dict[str, Any]:
+        """Run a loop and return its output. Raises `TimeoutError`; the next loop gets another process then."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        self._process.stdin.flush()
+        readable, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        if not readable:
+            self.close()
+            self._start()
+            raise TimeoutError(f"it did not end within {timeout_s:.0f} s")
+        tree: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return tree
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process as process:
+            process.kill()
+
+
 class Judge:
     """A client process before a server's URL."""
 
-    def __init__(self, url: str, *, base: str, key: str = "tml-any") -> None:
+    def __init__(self, url: str, *, base: str, key: str = "tml-any", timeout_s: float = LOOP_TIMEOUT_S) -> None:
         self._url = url
-        self._base = base
-        self._key = key
+        self._line = {"base": base, "key": key}
+        self._timeout_s = timeout_s
         self._known: dict[tuple[str, str], dict[str, Any]] = {}
 
     @contextmanager
     def sitting(self, callbacks: Mapping[str, Callable[[], None]] | None = None) -> Iterator[Callable[..., Verdict]]:
-        """Yield the function that judges a fault in a loop. `callbacks`: such as kills, by the name of the fault."""
-        script = Path(__file__).with_name("loops.py")
-        with (
-            before(self._url, callbacks or {}) as (proxy, address),
-            subprocess.Popen([sys.executable, "-W", "ignore", script], stdin=-1, stdout=-1, text=True) as client,
-        ):
+        """Yield the function that judges a loop with faults. `callbacks`: such as kills, by the name of the fault."""
+        with before(self._url, callbacks or {}) as (proxy, address), closing(Client()) as client:
 
-            def play(loop: str, fault: Fault | None = None, change: str = "") -> dict[str, Any]:
-                proxy.begin(fault)
-                line = {"loop": loop, "url": address, "base": self._base, "key": self._key, "change": change}
-                assert client.stdin is not None and client.stdout is not None
-                client.stdin.write(json.dumps(line) + "\n")
-                client.stdin.flush()
-                tree: dict[str, Any] = json.loads(client.stdout.readline())
-                assert fault is None or proxy.has_struck, f"{loop} sent no {fault.path} number {fault.number}"
+            def play(loop: str, *faults: Fault, change: str = "") -> dict[str, Any]:
+                proxy.begin(faults)
+                tree = client.run(self._timeout_s, loop=loop, url=address, change=change, **self._line)
+                assert tree["error"] or not proxy.missed, f"{loop} sent no request for {proxy.missed}"
                 return tree
 
             def known(loop: str, change: str = "") -> dict[str, Any]:
@@ -78,36 +104,37 @@ class Judge:
                     self._known[loop, change] = play(loop, change=change)
                 return self._known[loop, change]
 
-            def judge(loop: str, fault: Fault) -> Verdict:
+            def judge(loop: str, *faults: Fault) -> Verdict:
                 undisturbed = known(loop)
                 assert undisturbed["error"] is None, f"{loop} undisturbed: {undisturbed['error']}"
-                found = play(loop, fault)
+                try:
+                    found = play(loop, *faults)
+                except TimeoutError as error:
+                    return Verdict(loop, faults, "stuck", str(error))
                 if found["error"] is not None:
-                    return Verdict(loop, fault, "error", found["error"])
+                    return Verdict(loop, faults, "error", found["error"])
                 if found["seen"] == undisturbed["seen"]:
-                    return Verdict(loop, fault, "held")
-                for change in ("doubled", "lost"):
-                    if found["seen"] == known(loop, f"{change} {fault.path}")["seen"]:
-                        return Verdict(loop, fault, change)
-                return Verdict(loop, fault, "changed")
+                    return Verdict(loop, faults, "held")
+                for fault in faults:
+                    for change in ("doubled", "lost"):
+                        if found["seen"] == known(loop, f"{change} {fault.path}")["seen"]:
+                            return Verdict(loop, faults, change)
+                return Verdict(loop, faults, "changed")
 
-            try:
-                yield judge
-            finally:
-                client.kill()
+            yield judge
 
 
 def table(verdicts: Iterable[Verdict]) -> str:
     """Return the verdicts as lines: one per loop and request, with a column for each kind of fault."""
-    verdicts = [*verdicts]
-    kinds = [*dict.fromkeys(item.fault.kind for item in verdicts)]
+    cells = [(item.loop, fault, item) for item in verdicts for fault in item.faults]
+    kinds = [*dict.fromkeys(fault.kind for _, fault, _ in cells)]
     lines = [["loop", "request", *kinds]]
-    for row in dict.fromkeys((item.loop, item.fault.path) for item in verdicts):
-        by_kind = {item.fault.kind: item.verdict for item in verdicts if (item.loop, item.fault.path) == row}
+    for row in dict.fromkeys((loop, fault.path) for loop, fault, _ in cells):
+        by_kind = {fault.kind: item.verdict for loop, fault, item in cells if (loop, fault.path) == row}
         lines.append([*row, *(by_kind.get(kind, "") for kind in kinds)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    errors = [f"{item.loop} {item.fault.path} {item.fault.kind}: {item.error[:300]}" for item in verdicts if item.error]
+    errors = [f"{loop} {fault.path} {fault.kind}: {item.error[:300]}" for loop, fault, item in cells if item.error]
     return "\n".join([*shown, *errors])
 
 

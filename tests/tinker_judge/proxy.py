@@ -5,7 +5,8 @@ within     the server's response breaks off in the middle of its body
 after      the server's response is lost; the client gets 503
 doubled    the server gets the request twice at the same time
 delayed    the request reaches the server after those sent later
-NAME       the callback of this name, such as a kill of the server, runs while the request is under way
+NAME       the callback of this name, such as a kill of the server, runs while the request is under way, or once the
+           server has acknowledged it and the client has not heard so yet
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -36,22 +37,28 @@ class Fault(NamedTuple):
     """Last part of the address: `optim_step`."""
     number: int = 2
     """Which request to this address, from 1; repeats of the client count."""
+    is_acknowledged: bool = False
+    """A callback runs once the server has responded, instead of while the request is under way."""
 
 
 class FaultProxy:
     """An ASGI application before a server."""
 
     def __init__(self, url: str, callbacks: Mapping[str, Callable[[], None]]) -> None:
-        self.fault: Fault | None = None
-        self.has_struck = False
+        self._waiting: dict[tuple[str, int], Fault] = {}
         self._url = url
         self._callbacks = callbacks
         self._counts = Counter[str]()
 
-    def begin(self, fault: Fault | None) -> None:
+    def begin(self, faults: Sequence[Fault]) -> None:
         """Count requests from here on."""
-        self.fault, self.has_struck = fault, False
+        self._waiting = {(fault.path, fault.number): fault for fault in faults}
         self._counts.clear()
+
+    @property
+    def missed(self) -> list[Fault]:
+        """Faults whose requests did not come."""
+        return [*self._waiting.values()]
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -63,14 +70,12 @@ class FaultProxy:
             body, is_more = body + message.get("body", b""), message.get("more_body", False)
         name = scope["path"].rpartition("/")[2]
         self._counts[name] += 1
-        fault = self.fault
-        strikes = fault is not None and (fault.path, fault.number) == (name, self._counts[name])
-        self.has_struck |= strikes
-        kind = fault.kind if strikes and fault is not None else ""
+        fault = self._waiting.pop((name, self._counts[name]), None)
+        kind = "" if fault is None else fault.kind
         if kind == "before":
             await _respond(send, 503, [], b"{}")
             return
-        response = await self._forward(scope, body, kind)
+        response = await self._forward(scope, body, fault)
         if kind == "after":
             await _respond(send, 503, [], b"{}")
             return
@@ -85,13 +90,19 @@ class FaultProxy:
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _forward(self, scope: dict[str, Any], body: bytes, kind: str) -> httpx.Response:
+    async def _forward(self, scope: dict[str, Any], body: bytes, fault: Fault | None) -> httpx.Response:
+        kind = "" if fault is None else fault.kind
         if kind == "delayed":
             await asyncio.sleep(DELAY_S)
-        callback = asyncio.to_thread(self._callbacks[kind]) if kind in self._callbacks else None
         sending = [self._request(scope, body) for _ in range(2 if kind == "doubled" else 1)]
-        responses: list[Any] = await asyncio.gather(*sending, *([callback] if callback else []))
-        response: httpx.Response = responses[0]
+        if fault is None or kind not in self._callbacks:
+            return (await asyncio.gather(*sending))[0]
+        called = asyncio.to_thread(self._callbacks[kind])
+        if fault.is_acknowledged:
+            response = await sending[0]
+            await called
+        else:
+            response, _ = await asyncio.gather(sending[0], called)
         return response
 
     async def _request(self, scope: dict[str, Any], body: bytes) -> httpx.Response:

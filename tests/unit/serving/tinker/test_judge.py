@@ -1,8 +1,9 @@
-"""The judge of Tinker servers finds a server that does requests twice, and none of its faults reaches our effects."""
+"""The judge of Tinker servers finds wrong servers, and none of its faults reaches our effects."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from sessions import AnsweringWorker, on_socket, tinker_server
 from tinker_judge.judge import Judge, Verdict, table
 from tinker_judge.proxy import Fault
 
+DAY_S = 86_400.0
+WRITE_DELAY_S = 0.05
+
 
 @pytest.fixture
 def app(requires, tmp_path: Path) -> Any:
@@ -20,15 +24,30 @@ def app(requires, tmp_path: Path) -> Any:
     return app_in(tmp_path, method="supervised")
 
 
-def verdicts_on(app: Any, worker: AnsweringWorker, *faults: Fault) -> Iterator[Verdict]:
-    with on_socket(tinker_server(app)) as url, worker.at_work(), Judge(url, base="tiny").sitting() as judge:
+def verdicts_on(
+    app: Any, worker: AnsweringWorker, *faults: Fault, callbacks: Mapping[str, Callable[[], None]] | None = None
+) -> Iterator[Verdict]:
+    with (
+        on_socket(tinker_server(app)) as url,
+        worker.at_work(),
+        Judge(url, base="tiny").sitting(callbacks) as judge,
+    ):
         yield from [judge("sft", fault) for fault in faults]
 
 
-def test_a_repeated_request_has_one_effect(app) -> None:
-    faults = [Fault("after", "optim_step"), Fault("delayed", "forward_backward", 4)]
-    verdicts = [*verdicts_on(app, AnsweringWorker(app.sessions), *faults)]
-    assert [item.verdict for item in verdicts] == ["held", "held"], table(verdicts)
+def test_a_repeated_request_has_one_effect_and_a_clock_that_jumps_has_none(app) -> None:
+    def move_clock(by_s: float) -> None:
+        app.clock.at_s += by_s
+
+    faults = [
+        Fault("after", "optim_step"),
+        Fault("delayed", "forward_backward", 4),
+        Fault("clock ahead", "optim_step", 2),
+        Fault("clock back", "forward_backward", 5, is_acknowledged=True),
+    ]
+    callbacks = {"clock ahead": lambda: move_clock(DAY_S), "clock back": lambda: move_clock(-2 * DAY_S)}
+    verdicts = [*verdicts_on(app, AnsweringWorker(app.sessions), *faults, callbacks=callbacks)]
+    assert [item.verdict for item in verdicts] == ["held"] * 4, table(verdicts)
 
 
 def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, monkeypatch) -> None:
@@ -44,3 +63,27 @@ def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, mon
     # The second step's last pass of three: each chunk of a batch counts.
     (verdict,) = verdicts_on(app, worker, Fault("after", "forward_backward", 6))
     assert verdict.verdict in ("doubled", "changed"), table([verdict])
+
+
+def test_a_server_that_acknowledges_before_it_appends_is_caught(app, monkeypatch) -> None:
+    """It appends in the background, and keeps in memory what it has acknowledged, so undisturbed nobody notices."""
+    append, has_request = RequestLog.append, RequestLog.has_request
+    memory = dict[str, Timer]()
+
+    def append_later(log: RequestLog, seq_id: int, *rest: Any, **named: Any) -> bool:
+        memory[f"{log.target}:{seq_id}"] = timer = Timer(WRITE_DELAY_S, append, (log, seq_id, *rest), named)
+        timer.start()
+        return True
+
+    def die() -> None:
+        for timer in memory.values():
+            timer.cancel()
+        memory.clear()
+
+    monkeypatch.setattr(RequestLog, "append", append_later)
+    monkeypatch.setattr(
+        RequestLog, "has_request", lambda log, seq_id: f"{log.target}:{seq_id}" in memory or has_request(log, seq_id)
+    )
+    fault = Fault("kill server", "optim_step", 2, is_acknowledged=True)
+    (verdict,) = verdicts_on(app, AnsweringWorker(app.sessions), fault, callbacks={"kill server": die})
+    assert verdict.verdict == "error" and "no request" in verdict.error, table([verdict])

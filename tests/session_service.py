@@ -1,0 +1,184 @@
+"""A server of sessions and their worker, as processes that a test kills and starts again, and whose clocks it moves.
+
+    this process --fork--> nursery, which has imported the commands --fork--> assay serve | assay serve sessions
+
+A restart costs a fork, and no imports; ranks of a worker are forks of it, and die with it. The nursery begins before a
+test has threads.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from importlib import import_module
+from itertools import chain
+from mmap import mmap
+from pathlib import Path
+from typing import NoReturn
+
+import jaxtyping
+
+from served import write_models
+
+LEASE_S = 2
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): send this process a signal when its parent dies."""
+
+
+class Nursery:
+    """Forks commands of assay."""
+
+    def __init__(self) -> None:
+        import assay.cli.main
+        import assay.dashboard.app
+        import assay.serving.server
+        import assay.workers.sessions.process
+        import assay.workers.sessions.rank_models  # noqa: F401
+
+        for name in ("peft", "pandas"):  # pyarrow imports pandas with its first array
+            import_module(name)
+
+        self._connection, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if not self._pid:
+            self._connection.close()
+            _serve(theirs)
+        theirs.close()
+
+    def start(self, arguments: tuple[str, ...], home: Path, log: Path, clock: Path) -> int:
+        """Start a command; return its process."""
+        self._connection.sendall(pickle.dumps((arguments, home, log, clock)))
+        return int(self._connection.recv(16))
+
+    def close(self) -> None:
+        """End the nursery; its commands live on."""
+        self._connection.close()
+        os.waitpid(self._pid, 0)
+
+
+def _serve(requests: socket.socket) -> NoReturn:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever ends leaves nothing
+    while request := requests.recv(1 << 16):
+        pid = os.fork()
+        if not pid:
+            requests.close()
+            _run_command(*pickle.loads(request))
+        requests.sendall(b"%d" % pid)
+    os._exit(0)
+
+
+def _run_command(arguments: tuple[str, ...], home: Path, log: Path, clock: Path) -> NoReturn:
+    from assay.cli.main import main
+    from assay.workers.sessions import forks
+    from assay.workers.sessions import ranks as session_ranks
+
+    for changed in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(changed, signal.SIG_DFL)
+    os.environ["ASSAY_HOME"] = str(home)
+    jaxtyping.config.update("jaxtyping_disable", True)  # outside of tests nobody checks shapes
+    _follow(clock)
+    os.register_at_fork(after_in_child=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
+    for module in (forks, session_ranks):
+        vars(module)["rank_context"] = lambda: multiprocessing.get_context("fork")
+    sys.stdout = sys.stderr = log.open("a", buffering=1)
+    for descriptor in (1, 2):
+        os.dup2(sys.stdout.fileno(), descriptor)
+    with suppress(BaseException):
+        main([*arguments])
+    os._exit(0)
+
+
+def _follow(clock: Path) -> None:
+    """Add to this process's time what is in a file."""
+    with clock.open("r+b") as file:
+        ahead_s, true_time_s = mmap(file.fileno(), 8), time.time
+    time.time = lambda: true_time_s() + struct.unpack("d", ahead_s)[0]
+
+
+class Killable:
+    """A command that runs until it is killed, and begins again after that."""
+
+    def __init__(self, start: Callable[[], int]) -> None:
+        self.num_kills = 0
+        self._start = start
+        self._pid = start()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Stop it, and wait until it is gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, number)
+            while True:
+                os.kill(self._pid, 0)
+                time.sleep(0.01)
+
+    def kill_and_start(self) -> None:
+        """Kill -9, and start again."""
+        self.kill()
+        self.num_kills += 1
+        self._pid = self._start()
+
+
+class SessionService:
+    """A server and a worker with one home."""
+
+    def __init__(self, nursery: Nursery, folder: Path, home: Path | None = None) -> None:
+        models, self.home = write_models(folder / "models", method="supervised"), home or folder / "home"
+        self.home.mkdir(exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._clock, log = folder / "clock", folder / "service.log"
+        self.set_clocks(0.0)
+
+        def killable(*arguments: str) -> Killable:
+            return Killable(lambda: nursery.start(arguments, self.home, log, self._clock))
+
+        self.server = killable("serve", "--models", str(models), "--port", str(port))
+        self.worker = killable("serve", "sessions", "--lease", str(LEASE_S))
+        while True:  # the SDK waits up to half a minute for a server that is not there yet
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+
+    def set_clocks(self, ahead_s: float) -> None:
+        """Move the clocks of both, as seen from the true time."""
+        self._clock.touch()
+        with self._clock.open("r+b") as file:
+            file.write(struct.pack("d", ahead_s))
+
+    def kill_both(self) -> None:
+        """Kill -9 of both, and start them again."""
+        self.worker.kill_and_start()
+        self.server.kill_and_start()
+
+    @property
+    def num_kills(self) -> int:
+        """How often a part was killed."""
+        return self.worker.num_kills + self.server.num_kills
+
+    def stop(self) -> None:
+        """SIGTERM: the worker stores its models."""
+        for part in (self.worker, self.server):
+            part.kill(signal.SIGTERM)
+
+    def newest_states(self) -> list[dict[str, str]]:
+        """Of each session: the digest of each model's last stored state, weights and moments, and of what it saved."""
+        found = []
+        for session in (self.home / "api" / "session-data").iterdir():
+            files = list[Path]()
+            for model in sorted(session.glob("train/*")):
+                commits = sorted(model.glob("commits/*"))
+                assert commits, f"{model}: SIGTERM stored nothing"
+                saved = [model.glob(f"{kind}/*") for kind in ("training", "sampler", "captured")]
+                files += [commits[-1], *chain.from_iterable(saved)]
+            found.append({str(file.relative_to(session)): sha256(file.read_bytes()).hexdigest() for file in files})
+        return found
