@@ -104,11 +104,21 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """A throw-away PostgreSQL cluster on a Unix socket; one per session."""
-    programs = _postgres_programs()
+def postgres_programs() -> Path:
+    """The folder of PostgreSQL's programs."""
+    in_path = shutil.which("initdb")
+    candidates = [Path(in_path).parent] if in_path else []
+    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    programs = next((folder for folder in candidates if (folder / "initdb").exists()), None)
     require("postgres", programs is not None, "initdb is not installed (apt-get install postgresql)")
     assert programs is not None
+    return programs
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_programs: Path) -> Iterator[str]:
+    """A throw-away PostgreSQL cluster on a Unix socket; one per session."""
+    programs = postgres_programs
     # Not below pytest's own folders, which other users may not enter: the server refuses to run as root.
     with tempfile.TemporaryDirectory(prefix="assay-postgres-") as name:
         cluster, sockets = Path(name, "cluster"), Path(name, "sockets")
@@ -123,13 +133,6 @@ def postgres_url() -> Iterator[str]:
             yield f"postgresql://assay@/postgres?host={sockets}"
         finally:
             _as_postgres(programs / "pg_ctl", "-D", cluster, "-m", "immediate", "stop")
-
-
-def _postgres_programs() -> Path | None:
-    in_path = shutil.which("initdb")
-    candidates = [Path(in_path).parent] if in_path else []
-    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in candidates if (folder / "initdb").exists()), None)
 
 
 def _as_postgres(*command: str | Path) -> None:

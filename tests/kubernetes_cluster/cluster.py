@@ -5,8 +5,8 @@
         pod, = cluster.pods("my-job", index=0)
         cluster.evict(pod)
 
-What it has is what a client sees over HTTPS with a token. What it lacks: DNS beyond the names of a headless service's
-pods, probes, more than one container in a pod, restarts in place, PodDisruptionBudgets and priorities.
+What it has is what a client sees over HTTPS with a token. What it lacks: ports of Services that differ from those of
+their pods, probes, more than one container in a pod, restarts in place, PodDisruptionBudgets and priorities.
 """
 
 import secrets
@@ -33,8 +33,9 @@ from kubernetes_cluster.operator import Operator
 from kubernetes_cluster.queue import Queue
 from kubernetes_cluster.quota import QuotaController
 from kubernetes_cluster.server import Api, ApiServer
-from kubernetes_cluster.store import Store
+from kubernetes_cluster.store import Store, name_of
 from kubernetes_cluster.timing import Timing
+from kubernetes_cluster.workloads import WorkloadController
 
 VERSION = "1.36"
 _LOOK_S = 0.05
@@ -76,6 +77,7 @@ class KubernetesCluster(Operator):
             self.nodes,
             self.kubelets,
             QuotaController(self.store),
+            WorkloadController(self.store, version),
         ]
         if self.queue is not None:
             self._controllers.append(self.queue)
@@ -140,6 +142,17 @@ class KubernetesCluster(Operator):
         token = secrets.token_hex(16)
         self.users[token] = service_account_user(namespace, account)
         return token
+
+    def execute(self, pod: Object, *command: str) -> str:
+        """Run a command in a pod, as `kubectl exec` does; return its output and errors. Raises for a failure."""
+        with self.store.lock:
+            pid = self.kubelets.container_of(pod).pid()
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        environment = dict(variable.split("=", 1) for variable in variables if variable)
+        entered = ["nsenter", f"--target={pid}", "--mount", "--uts", "--pid", *command]
+        done = subprocess.run(entered, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command} in {name_of(pod)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
 
     def run_out_of_memory(self, pod: Object) -> None:
         """Kill a pod as the kernel does when it uses more memory than its limit."""

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -56,15 +56,18 @@ class NotStarted(Exception):
 class Image:
     """What a container image brings with it."""
 
-    def __init__(self, environment: Mapping[str, str], entrypoint: tuple[str, ...] = ()) -> None:
-        self.environment, self.entrypoint = dict(environment), entrypoint
+    def __init__(self, environment: Mapping[str, str], entrypoint: tuple[str, ...] = (), *, folder: str = "/") -> None:
+        self.environment, self.entrypoint, self.folder = dict(environment), entrypoint, folder
 
 
 def checkout_image() -> Image:
-    """An image with the `assay` of this checkout, which knows no commit: others may commit while a test runs."""
+    """What the Containerfile makes of this checkout. It knows no commit: others may commit while a test runs."""
     path = f"{sysconfig.get_path('scripts')}:{os.defpath}"
     environment = {"PATH": path, "LANG": "C.UTF-8", "HOME": "/root", "GIT_DIR": "/nowhere"}
-    return Image(environment | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
+    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if source := os.environ.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = source
+    return Image(environment, ("assay",))
 
 
 class Container:
@@ -223,7 +226,7 @@ class Kubelets:
             pod["spec"].get("hostname", name_of(pod)),
             *mounts,
             "--",
-            description.get("workingDir", "/"),
+            description.get("workingDir", image.folder),
             _SHARED if is_shared else _ALONE,
         ]
         unshare = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--uts"]
@@ -337,11 +340,19 @@ class Kubelets:
         """Give each pod the names that the cluster's DNS would resolve for it."""
         pods = [pod for pod in self._store.all(POD) if pod["metadata"]["uid"] in self._containers]
         for pod in pods:
+            namespace = namespace_of(pod)
             own = f"127.0.0.1 localhost\n{pod['status']['podIP']} {pod['spec'].get('hostname', name_of(pod))}\n"
-            lines = [line for other in pods for line in self._names_of(other, namespace_of(pod))]
-            content = own + "".join(lines)
+            lines = [line for other in pods for line in self._names_of(other, namespace)]
+            content = own + "".join(lines) + "".join(self._addresses_of_services(namespace, pods))
             if self._hosts_of(pod).read_text() != content:
                 self._hosts_of(pod).write_text(content)
+
+    def _addresses_of_services(self, namespace: str, pods: list[Object]) -> Iterator[str]:
+        """Yield the names of Services with an address, which is that of the first pod behind it."""
+        for service in self._store.all(SERVICE, namespace):
+            behind = [pod for pod in pods if namespace_of(pod) == namespace and _selects(service, pod)]
+            if behind and service["spec"].get("clusterIP") != "None":
+                yield f"{behind[0]['status']['podIP']} {name_of(service)}\n"
 
     def _names_of(self, pod: Object, namespace: str) -> list[str]:
         spec, pod_namespace = pod["spec"], namespace_of(pod)
