@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.names import Name
 from assay.records.log_entry import classes_by_type
@@ -83,7 +83,20 @@ class SessionFinished(Record):
     """As the client reported it: success, errored or interrupted."""
 
 
-SessionEntry = SessionCreated | SessionModel | SessionCheckpoint | SessionCheckpointDeleted | SessionFinished
+class SessionCharged(Record):
+    """Device time in which a worker executed requests. A later entry of the same lease replaces this one."""
+
+    type: Literal["charged"] = "charged"
+    at_s: float
+    lease: PositiveInt
+    began_s: float
+    ended_s: float
+    device_s: NonNegativeFloat
+
+
+SessionEntry = (
+    SessionCreated | SessionModel | SessionCheckpoint | SessionCheckpointDeleted | SessionCharged | SessionFinished
+)
 
 SESSION_ENTRIES = classes_by_type(SessionEntry)
 

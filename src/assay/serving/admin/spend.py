@@ -1,9 +1,9 @@
-"""Device time of jobs, eval runs and batches by day (UTC), summed from the charges in their logs.
+"""Device time of jobs, eval runs, batches and sessions by day (UTC), summed from the charges in their logs.
 
     charged/2026-11-26/PROJECT/ID    marker, written before a charge of that day
 
-A job is charged per attempt, eval runs and batches per chunk. A charge that spans midnight is split between the
-days in proportion. The sum over days equals the held time in the ledger.
+A job is charged per attempt, eval runs and batches per chunk, a session per lease. A charge that spans midnight is
+split between the days in proportion. The sum over days equals the held time in the ledger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from assay.records.fine_tuning_job import JobCharged
 from assay.records.run import PhaseSeconds
+from assay.records.session import SessionCharged
 from assay.serving.repository import ResourceRepository
 from assay.store.objects import ObjectStore
 
@@ -45,7 +46,7 @@ class ChargedResource(Protocol):
 
 
 class ChargedResources:
-    """All resources that projects are charged for: jobs, eval runs and batches."""
+    """All resources that projects are charged for: jobs, eval runs, batches and sessions."""
 
     def __init__(self, *repositories: ResourceRepository[Any, Any]) -> None:
         """`repositories`: of `ChargedResource` states in one store."""
@@ -145,12 +146,17 @@ def costs_of_day(resources: ChargedResources, day: date) -> list[DayCost]:
     for project, resource_id in charged_on(resources.store, day):
         state = resources.find(resource_id, project)
         if state is not None:
-            trained = [charge for charge in state.charges if isinstance(charge, JobCharged) and charge.attempt]
+            trained = [charge for charge in state.charges if _is_training(charge)]
             device_s, training_s = (
                 spent_between(helds, day, day + timedelta(days=1)) for helds in (state.charges, trained)
             )
             found.append(DayCost(project, resource_id, device_s, training_s))
     return found
+
+
+def _is_training(charge: HeldTime) -> bool:
+    """Return whether devices trained; a session's samples are part of its training."""
+    return isinstance(charge, SessionCharged) or (isinstance(charge, JobCharged) and charge.attempt > 0)
 
 
 class ProjectSpend:

@@ -102,7 +102,8 @@ class AppState(NamedTuple):
         files, jobs = FileRepository(store, clock), JobRepository(store, clock)
         uploads, batches = UploadRepository(store, files, clock), BatchRepository(store, clock)
         eval_runs, permissions = EvalRunRepository(store, clock), PermissionRepository(store, clock)
-        projects, charged = ProjectRepository(store, clock), ChargedResources(jobs, eval_runs, batches)
+        projects, sessions = ProjectRepository(store, clock), SessionRepository(store, clock)
+        charged = ChargedResources(jobs, eval_runs, batches, sessions)
         limits = ProjectLimits(charged, projects, clock)
         return cls(
             files=files,
@@ -111,7 +112,7 @@ class AppState(NamedTuple):
             batches=batches,
             evals=EvalRepository(store, clock),
             eval_runs=eval_runs,
-            sessions=SessionRepository(store, clock),
+            sessions=sessions,
             outbox=Outbox(store, clock),
             keys=KeyRepository(store, clock),
             projects=projects,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from assay.records.session import (
     SESSION_ENTRIES,
     CheckpointType,
+    SessionCharged,
     SessionCheckpoint,
     SessionCheckpointDeleted,
     SessionCreated,
@@ -24,6 +25,7 @@ from assay.records.session import (
     SessionModel,
     SessionSampler,
 )
+from assay.serving.admin.spend import mark_charged
 from assay.serving.repository import ResourceRepository, ResourceState, resource_log
 from assay.serving.sessions.request_log import ChangedRequestError, RequestLog, TargetId, data_folder, read_target_id
 from assay.store.leases import leases
@@ -69,6 +71,18 @@ class SessionState(ResourceState[SessionCreated]):
     checkpoints: Mapping[tuple[int, CheckpointType, str], SessionCheckpoint] = field(default_factory=dict)
     """By model, type and name; deleted ones are left out."""
     finished: SessionFinished | None = None
+    charged: Mapping[int, SessionCharged] = field(default_factory=dict)
+    """By lease."""
+
+    @property
+    def charges(self) -> tuple[SessionCharged, ...]:
+        """Device time of all workers so far."""
+        return tuple(self.charged.values())
+
+    @property
+    def has_final_cost(self) -> bool:
+        """False: requests may be executed after the session was finished."""
+        return False
 
     def checkpoint(self, path: CheckpointPath) -> SessionCheckpoint | None:
         """Return the entry of saved weights of this session, or None if there are none."""
@@ -84,6 +98,8 @@ class SessionState(ResourceState[SessionCreated]):
             case SessionCheckpointDeleted():
                 key = (entry.model_index, entry.checkpoint_type, entry.name)
                 return {"checkpoints": {known: saved for known, saved in self.checkpoints.items() if known != key}}
+            case SessionCharged():
+                return {"charged": {**self.charged, entry.lease: entry}}
             case SessionFinished():
                 return {"finished": self.finished or entry}
             case SessionCreated():
@@ -157,6 +173,13 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         if held[0].is_released or is_silent:
             return f"The worker {held[0].worker} is gone, and no other has taken the session yet."
         return None
+
+    def charge(self, session_id: str, charge: SessionCharged) -> None:
+        """Record device time; the project is charged for it."""
+        state = self.state(session_id)
+        assert state is not None, f"{session_id} was executed"
+        mark_charged(self.store, state.created.project, session_id, charge)
+        self.change(session_id, lambda _: charge)
 
     def finish(self, session_id: str, status: str) -> None:
         """Accept no further requests; idempotent, the first status stands."""

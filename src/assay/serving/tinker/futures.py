@@ -4,11 +4,12 @@ The SDK asks for a result until it gets one. A pending result is 408 with the re
 response is held back for a few seconds.
 """
 
+from collections.abc import Callable
+
 import anyio
 import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
-from assay.base.clock import Clock
 from assay.serving.api_error import not_found
 from assay.serving.sessions.request_log import RequestId, RequestLog, read_request_id
 from assay.serving.sessions.sessions import SessionRepository
@@ -23,9 +24,10 @@ LOOK_OF_ONE_S = 0.0005
 class FutureWatch:
     """Waits for results."""
 
-    def __init__(self, sessions: SessionRepository, clock: Clock) -> None:
+    def __init__(self, sessions: SessionRepository, spent_reason: Callable[[str], str | None]) -> None:
+        """`spent_reason`: project -> why it may execute nothing, or None."""
         self._sessions = sessions
-        self._clock = clock
+        self._spent_reason = spent_reason
         self._num_pending = 0
 
     async def respond(self, name: str, project: str) -> Response:
@@ -40,7 +42,7 @@ class FutureWatch:
                 return await self._wait(log, request)
         finally:
             self._num_pending -= 1
-        reason = await anyio.to_thread.run_sync(self._sessions.waiting_reason, request.target.session_id)
+        reason = await anyio.to_thread.run_sync(self._waiting_reason, request.target.session_id, project)
         state = "active" if reason is None else "paused_capacity"
         tree = {"type": "try_again", "request_id": name, "queue_state": state, "queue_state_reason": reason}
         return JSONResponse(tree, 408)
@@ -51,6 +53,9 @@ class FutureWatch:
             await anyio.sleep(max(look_s, LOOK_OF_ONE_S * self._num_pending))
             look_s = min(1.5 * look_s, LAST_LOOK_S)
         return Response(result.body, media_type=result.content_type)
+
+    def _waiting_reason(self, session_id: str, project: str) -> str | None:
+        return self._spent_reason(project) or self._sessions.waiting_reason(session_id)
 
     def _log_of(self, request: RequestId, project: str) -> RequestLog:
         self._sessions.found(request.target.session_id, project)

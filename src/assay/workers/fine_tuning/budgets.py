@@ -24,6 +24,7 @@ from assay.serving.evals.runs import EvalRunRepository
 from assay.serving.job import JobState
 from assay.serving.jobs import JobRepository
 from assay.serving.queue.limits import ProjectLimits
+from assay.serving.sessions.sessions import SessionRepository
 from assay.store.attempts import close_abandoned_attempts, saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
@@ -54,7 +55,8 @@ class Budgets:
         self._jobs = jobs
         self._held = held
         self._clock = clock
-        resources = ChargedResources(jobs, EvalRunRepository(store, clock), BatchRepository(store, clock))
+        tasks = EvalRunRepository(store, clock), BatchRepository(store, clock)
+        resources = ChargedResources(jobs, *tasks, SessionRepository(store, clock))
         self.limits = ProjectLimits(resources, ProjectRepository(store, clock), clock, self._of_job)
 
     def is_spent(self, project: str) -> bool:

@@ -11,11 +11,13 @@ stored and freed.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 
 from assay.base.errors import FencedError, NotInstalledError, StoreError
+from assay.records.session import SessionCharged
 from assay.serving.sessions.request_log import TargetId, data_folder, waiting_samples
 from assay.serving.sessions.sessions import SessionState
 from assay.store.leased_worker import WorkUnit
@@ -24,6 +26,8 @@ from assay.workers.sessions.model import MAX_LOSSES, ModelExecutor, SessionTools
 from assay.workers.sessions.rank_models import RankModels
 from assay.workers.sessions.ranks import RanksLostError
 
+CHARGE_S = 60.0
+"""Device time after which it is charged, so that a project exceeds its limit by little more."""
 IDLE_S = 300.0
 """How long the models of a session without requests stay in memory."""
 ROUND_S = 0.25
@@ -36,6 +40,13 @@ DEFERRED_S = 60.0
 class _Held:
     active_s: float
     """When it last executed a request."""
+    lease: int
+    began_s: float
+    """Unix time."""
+    device_s: float = 0.0
+    """Device time in which it executed requests."""
+    charged_s: float = 0.0
+    """What of that is charged."""
     models: dict[int, ModelExecutor] = field(default_factory=dict)
     """By number; the one that executed a request last is the last."""
 
@@ -43,8 +54,17 @@ class _Held:
 class SessionHandler:
     """A `WorkHandler` of all open sessions."""
 
-    def __init__(self, tools: SessionTools) -> None:
+    def __init__(
+        self,
+        tools: SessionTools,
+        *,
+        num_devices: int = 1,
+        is_spent: Callable[[str], bool] = lambda project: False,
+    ) -> None:
+        """`num_devices`: of all ranks. `is_spent`: project -> whether it is over its limit; then its sessions wait."""
         self._tools = tools
+        self._is_spent = is_spent
+        self._num_devices = num_devices
         self._held: dict[str, _Held] = {}
         self._deferred_until_s: dict[str, float] = {}
         self._losses = Counter[str]()
@@ -63,20 +83,24 @@ class SessionHandler:
         return in_turn(self._due(), self._turns)
 
     def _due(self) -> Iterator[WorkUnit]:
-        sessions = self._tools.sessions
+        sessions, is_spent = self._tools.sessions, cache(self._is_spent)
         for session_id, state in sessions.states(sessions.open_ids()):
             held = self._held.get(session_id)
             if self._tools.clock.monotonic_s() < self._deferred_until_s.get(session_id, 0.0):
                 continue
             is_active = held is not None and self._tools.clock.monotonic_s() - held.active_s < IDLE_S
-            if self._has_request(session_id, state) or (is_active and not state.finished):
+            has_request = self._has_request(session_id, state)
+            if has_request and is_spent(state.created.project):
+                continue
+            if has_request or (is_active and not state.finished):
                 yield WorkUnit(session_id, data_folder(session_id), state.created.project)
             elif state.finished and held is None:
                 sessions.close(session_id)
 
     def claim(self, unit: WorkUnit, lease: Lease, worker: str) -> bool:  # noqa: ARG002
         """Accept a session: results are put once, so nothing else has to keep other workers away."""
-        self._held[unit.unit_id] = _Held(self._tools.clock.monotonic_s())
+        clock = self._tools.clock
+        self._held[unit.unit_id] = _Held(clock.monotonic_s(), lease.number, clock.now_s())
         return True
 
     def step(self, unit: WorkUnit, lease: Lease) -> None:
@@ -91,6 +115,7 @@ class SessionHandler:
         held, state = self._held[unit.unit_id], self._tools.sessions.state(unit.unit_id)
         assert state is not None, "it was due"
         self._turns[unit.unit_id] = max(self._turns.values(), default=0) + 1
+        step_began_s = self._tools.clock.monotonic_s()
         try:
             has_executed = self._execute_models(held, unit.unit_id, state)
             has_executed |= self._tools.ranks.call_first(RankModels.sample, unit.unit_id)
@@ -107,15 +132,30 @@ class SessionHandler:
         self._losses.pop(unit.unit_id, None)
         if has_executed:
             held.active_s, self.has_executed = self._tools.clock.monotonic_s(), True
+            held.device_s += (held.active_s - step_began_s) * self._num_devices
+        if held.device_s - held.charged_s >= CHARGE_S:
+            self._charge(unit.unit_id, held)
+
+    def _charge(self, session_id: str, held: _Held) -> None:
+        """Charge the project for the device time so far."""
+        now_s = self._tools.clock.now_s()
+        charge = SessionCharged(
+            at_s=now_s, lease=held.lease, began_s=held.began_s, ended_s=now_s, device_s=held.device_s
+        )
+        self._tools.sessions.charge(session_id, charge)
+        held.charged_s = held.device_s
 
     def let_go(self, unit_id: str) -> bool:
         """Store the models of a session and free them."""
+        held = self._held[unit_id]
         try:
-            for model in self._held[unit_id].models.values():
+            for model in held.models.values():
                 model.commit()
             self._tools.ranks.call(RankModels.free, unit_id)
         except RanksLostError as error:
             self._restart_ranks(unit_id, error)
+        if held.device_s > held.charged_s:
+            self._charge(unit_id, held)
         del self._held[unit_id]
         self._turns.pop(unit_id, None)
         return True

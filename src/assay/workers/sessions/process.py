@@ -14,10 +14,12 @@ from assay.base.errors import ConfigError, StoreError
 from assay.base.units import number_of
 from assay.elastic.processor import gpus_here, processor_here
 from assay.elastic.workers import Workers, room_here
+from assay.serving.jobs import JobRepository
 from assay.serving.sessions.sessions import SessionRepository
 from assay.store.home import Home
 from assay.store.leased_worker import LeasedWorker
 from assay.store.objects import open_store
+from assay.workers.fine_tuning.budgets import Budgets
 from assay.workers.sessions.handler import SessionHandler
 from assay.workers.sessions.model import SessionTools
 from assay.workers.sessions.ranks import SessionRanks
@@ -50,7 +52,8 @@ def run_sessions(
     with SessionRanks(str(home.api), world_size) as ranks:
         sessions = SessionRepository(store, clock)
         tools = SessionTools(store, sessions, ranks, clock, commit_after_s, notify, Counter())
-        handler = SessionHandler(tools)
+        is_spent = Budgets(store, JobRepository(store, clock), lambda run_id: (), clock).is_spent
+        handler = SessionHandler(tools, num_devices=world_size, is_spent=is_spent)
         name = f"process {os.getpid()} on {socket.gethostname()}"
         worker = LeasedWorker(store, [handler], name=name, clock=clock, term_s=lease_s, notify=notify)
         notify(f"executing sessions of {home.api} on {number_of(world_size, 'rank')}")

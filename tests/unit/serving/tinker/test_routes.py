@@ -128,6 +128,24 @@ def test_a_pending_result_says_why(app: AppState, http: TestClient) -> None:
     assert "worker w is gone" in result(http, {"request_id": f"{model_id}:0"}, 408)["queue_state_reason"]
 
 
+def test_a_project_over_its_limit_hears_why_its_results_are_pending(app: AppState, http: TestClient) -> None:
+    from assay.records.session import SessionCharged
+    from assay.serving.admin.spend import costs_of_day, day_of
+
+    model_id, now_s = new_model(http), app.clock.now_s()
+    session_id = model_id.split(":")[0]
+    for lease, device_s in ((1, 1800.0), (1, 3600.0), (2, 900.0)):
+        charge = SessionCharged(at_s=now_s, lease=lease, began_s=now_s, ended_s=now_s + 60, device_s=device_s)
+        app.sessions.charge(session_id, charge)
+    [cost] = costs_of_day(app.charged, day_of(now_s))
+    assert (cost.resource_id, cost.device_s, cost.training_s) == (session_id, 4500.0, 4500.0)
+    app.projects.ensure("default", by="me")
+    app.projects.limit("default", 1.25, by="me")
+    pending = result(http, {"request_id": f"{model_id}:0"}, 408)
+    assert pending["queue_state"] == "paused_capacity"
+    assert "its limit is 1.25. It continues when the limit is raised" in pending["queue_state_reason"]
+
+
 def test_an_invalid_request_of_a_model_takes_its_number_and_fails_there(app: AppState, http: TestClient) -> None:
     worker, model_id = AnsweringWorker(app.sessions), new_model(http)
     wrong = [

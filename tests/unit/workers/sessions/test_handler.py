@@ -7,8 +7,11 @@ from typing import Any
 from assay.base.digest import canonical_json
 from assay.distributed.ranks import Ranks
 from assay.records.session import SessionCreated, SessionModel
+from assay.serving.admin.projects import ProjectRepository
+from assay.serving.jobs import JobRepository
 from assay.serving.sessions.request_log import JSON, TargetId
 from assay.store.leased_worker import LeasedWorker
+from assay.workers.fine_tuning.budgets import Budgets
 from assay.workers.sessions.handler import IDLE_S, SessionHandler
 from assay.workers.sessions.rank_models import OwnModels, RankModels
 from forked_ranks import on_ranks
@@ -174,3 +177,37 @@ def test_a_project_with_one_session_waits_for_one_request_of_another_project_wit
     assert len(is_only) == 6 * 7 and sum(is_only) == 6
     until_done = is_only[: len(is_only) - is_only[::-1].index(True)]
     assert all(first != second for first, second in pairwise(until_done)), until_done
+
+
+def test_device_time_is_charged_and_a_project_over_its_limit_waits_with_its_models_stored(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[Any]:
+        session = RequestedSession(tmp_path)
+        session.create()
+        for seq_id in range(1, 181, 2):
+            session.step(seq_id)
+        projects, store = ProjectRepository(session.store, session.clock), session.store
+        projects.ensure("p", by="me")
+        budgets = Budgets(store, JobRepository(store, session.clock), lambda run_id: (), session.clock)
+        models = SlowModels(session, ranks)
+        handler = SessionHandler(session.tools(models), num_devices=2, is_spent=budgets.is_spent)
+        worker = LeasedWorker(store, [handler], name="a", clock=session.clock, term_s=1e9)
+        found: list[Any] = []
+        for limit_s in (200.0, None):
+            projects.limit("p", None if limit_s is None else limit_s / 3600, by="me")
+            while worker.poll() and handler.has_executed:
+                pass
+            worker.poll()
+            state = session.sessions.state(SESSION)
+            assert state is not None
+            found.append((len(models.served), worker.num_held, [charge.device_s for charge in state.charges]))
+            found.append(sorted(session.states("commits"))[-1:])
+        worker.leave()
+        state = session.sessions.state(SESSION)
+        assert state is not None
+        return [*found, len(session.results()), [(charge.lease, charge.device_s) for charge in state.charges]]
+
+    [(spent, stored, raised, _, num_results, charges)] = on_ranks(1, served, tmp_path)
+    assert spent == (120, 0, [240.0]), "two devices for 120 s: the charge of the first minute is below the limit"
+    assert stored == [f"0/commits/{121:019d}"]
+    assert raised[0] == 180 and num_results == 181
+    assert charges == [(1, 240.0), (2, 120.0)]

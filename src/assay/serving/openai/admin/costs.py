@@ -30,7 +30,7 @@ def cost_routes(app: AppState) -> APIRouter:
 
     @router.get("/costs", openapi_extra=declares(*_ONE, *_MANY))
     def costs(request: Request) -> dict[str, Any]:
-        """Device-hours by day; a `line_item` is a job, an eval run or a batch."""
+        """Device-hours by day; a `line_item` is a job, an eval run, a batch or a session."""
         query = listed_query(request, _MANY)
         first, end, next_page = _days(app, query)
         buckets = [_bucket(app, day, query) for day in days_between(first, end)]
