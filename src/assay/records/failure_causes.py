@@ -29,7 +29,7 @@ class FailureCause(Record):
 
     factors: dict[str, str]
     is_confirmed: bool
-    """Significant at 5%."""
+    """Significant at 5%, and no other factor or moment may be at fault instead."""
     p_value: float
     """Tests the whole scan."""
     attempts: NonNegativeInt
@@ -45,7 +45,7 @@ class FailureCause(Record):
     adjusted_low: float | None
     adjusted_high: float | None
     adjustments: tuple[AdjustedRatio, ...]
-    """Unadjusted, for other factors, for time."""
+    """Unadjusted, for other factors, for time; within what may be at fault instead."""
     share_of_excess: float
     """Share of excess failures explained."""
     evidence: float
@@ -57,7 +57,7 @@ class FailureCause(Record):
     lost_device_hours: float | None
     """Excess cost of its failures."""
     next: Statement
-    """The cheapest experiment that separates ties, or else confirms a fix."""
+    """The cheapest experiment that separates ties or a rival, or else confirms a fix."""
 
 
 class RuledOut(Record):

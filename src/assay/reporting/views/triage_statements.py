@@ -58,7 +58,10 @@ _TEXTS = {
     "not on record": "failures are not spread by chance, but no factor on record explains them once the others and "
     "time are held: look for what the table does not name.",
     "inseparable": "something is at fault, and factors that never vary apart cannot be separated: see its ties.",
+    "rival": "{factors:factors} or {within:list}: failures follow both, and these attempts cannot tell them apart.",
     "regions": "{regions:# region} failed too often.",
+    "stopped": "{attempts:# attempt} left out: they were stopped from outside",
+    "no time": "{attempts:# attempt} without a time",
     "no value": "no attempt has a value",
     "one value": "all attempts have one value",
     "no shared value": "no value is shared by {least} attempts",
@@ -66,6 +69,8 @@ _TEXTS = {
     "explained factor": "within the rest of it, {factor:factors} fails {ratio:.1f} times as often as the rest, and "
     "{adjusted:.1f} times within {within:list}",
     "avoid and check": "fix or avoid {factors:factors}, then run 'assay triage fixed': {attempts} attempts{price}",
+    "compare": "run {attempts} attempts with {factors:factors} and as many without, of one {within:list}: if both fail "
+    "alike, it is not {factors:factors}{price}",
     "separate": "run {attempts} attempts with {with:factors} and without {without:factors}: if none fails, it is not "
     "the former{price}",
     # whether a fix worked
@@ -83,8 +88,11 @@ _TEXTS = {
     "is of one signature.",
     "none shared": "{attempts:# attempt} on record, {failures:,} with these signatures: {because}",
     # which ranks hang
-    "none waits": "no rank waits in a collective: every one that was entered has ended.",
-    "never entered": "the others wait in a collective that these never entered, or entered as another.",
+    "none waits": "no rank waits in a collective, send or receive: every one that was entered has ended.",
+    "never entered": "the others wait in a collective, send or receive that these never entered, or entered as another.",
+    "not started": "the others wait in a collective that the devices of these have not begun: look at these devices.",
+    "stopped": "all entered the same collective, and only these issued nothing after it: look for errors of their "
+    "devices.",
     "no dump": "the others wait, and some of those that they wait for could not even write a dump.",
     "tie": "as many ranks entered one collective as another: only the program can tell which is wrong.",
     "circle": "the ranks wait for one another in a circle: groups are entered in different orders.",

@@ -29,8 +29,11 @@ class Columns:
     """Name of the column that states failure, if the format has one; the other names likewise."""
     at: str | None = None
     unit: str | None = None
+    attempts: str | None = None
     device_hours: str | None = None
     factors: tuple[str, ...] = ()
+    num_stopped: int = 0
+    """Attempts that were left out because they were preempted or cancelled."""
 
     def names_text(self) -> str:
         return f"the columns are {written_out(', '.join(self.table.column_names))[:400]}"
@@ -57,8 +60,12 @@ class Columns:
         return found
 
     def moments(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
-        """Return a column of times in seconds since the epoch."""
-        return moments(self.column(name, option), f"{self.name}: column '{name}' ({option})")
+        """Return a column of times in seconds since the epoch; missing ones are NaN."""
+        texts = self.column(name, option)
+        known = [text for text in texts if text]
+        found = np.full(len(texts), np.nan)
+        found[[bool(text) for text in texts]] = moments(known, f"{self.name}: column '{name}' ({option})")
+        return found
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
@@ -66,7 +73,8 @@ def joined(parts: Sequence[Columns]) -> Columns:
     table = pa.concat_tables([part.table for part in parts], promote_options="default")
     sources = {file: digest for part in parts for file, digest in part.sources.items()}
     name = parts[0].name if len(parts) == 1 else f"{parts[0].name} and others"
-    return replace(parts[0], name=name, table=table, sources=sources)
+    num_stopped = sum(part.num_stopped for part in parts)
+    return replace(parts[0], name=name, table=table, sources=sources, num_stopped=num_stopped)
 
 
 def columns_of(rows: list[dict[str, str | None]], source: str, **meanings: object) -> Columns:

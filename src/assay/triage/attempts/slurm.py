@@ -13,6 +13,10 @@ from assay.triage.attempts.columns import Columns, columns_of, join_values
 
 FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"}
 SUCCEEDED = {"COMPLETED"}
+STOPPED = {"PREEMPTED", "CANCELLED", "REVOKED"}
+TIMES = ("starttime", "start", "submittime", "submit", "submission", "eligibletime", "eligible", "endtime", "end")
+"""Of a job, in order of preference: one that never started was submitted, or has ended."""
+UNKNOWN = {"", "0", "None", "Unknown", "N/A"}
 MAX_HOSTS = 100_000
 """Maximal number of hosts in one node list."""
 MEANINGS: dict[str, Any] = {
@@ -35,8 +39,8 @@ def sacct_text_columns(source: str, text: str) -> Columns:
         if len(cells) != len(names):
             raise DataError(f"{source}, line {number}: {len(cells)} fields, and the head has {len(names)}.")
         job = dict(zip(names, cells, strict=True))
-        if "." not in job.get("jobid", ""):
-            rows.append(job)
+        if "." not in job.get("jobid", job.get("jobidraw", "")):
+            rows.append(job | dict(zip(head.split("|"), cells, strict=True)))
     return _columns(source, rows)
 
 
@@ -62,15 +66,18 @@ def sacct_json_columns(source: str, jobs: list[Any]) -> Columns:
         current = state.get("current", "") if isinstance(state, dict) else state
         times = time if isinstance(time, dict) else {}
         nodes = job.get("nodes", "")
+        known = {key: str(value) for key, value in job.items() if isinstance(value, str | int | float)}
+        known |= {key: str(_number(value)) for key, value in times.items()}
+        known["start"] = known.get("start") or str(_number(job.get("start_time", "")))
         rows.append(
             {
+                **known,
                 "jobname": str(job.get("name", "")),
                 "state": str(current[0] if isinstance(current, list) and current else current or ""),
                 "user": str(job.get("user") or (job.get("association") or {}).get("user", "")),
                 "partition": str(job.get("partition", "")),
                 "account": str(job.get("account", "")),
                 "nodelist": nodes if isinstance(nodes, str) else "",
-                "starttime": str(_number(times.get("start", job.get("start_time", "")))),
             }
         )
     return _columns(source, rows)
@@ -105,17 +112,21 @@ def _number(value: Any) -> Any:
 
 
 def _columns(source: str, jobs: Iterable[Mapping[str, str]]) -> Columns:
+    """Return the jobs that are over; other columns of theirs can be named as factors."""
     rows: list[dict[str, str | None]] = []
+    num_stopped = 0
     for job in jobs:
         words = job.get("state", "").split()
         state = words[0].rstrip("+") if words else ""
+        num_stopped += state in STOPPED
         if state not in FAILED | SUCCEEDED:
             continue
         name, user = job.get("jobname", ""), job.get("user", "")
         rows.append(
             {
+                **job,
                 "failed": str(int(state in FAILED)),
-                "at": job.get("starttime") or job.get("start") or job.get("submittime") or job.get("submit"),
+                "at": next((job[key] for key in TIMES if job.get(key, "") not in UNKNOWN), ""),
                 "unit": f"{user} {re.sub(r'[0-9]+', '#', name)}",
                 "host": join_values(hosts_of(job.get("nodelist", ""))),
                 "user": user,
@@ -124,5 +135,4 @@ def _columns(source: str, jobs: Iterable[Mapping[str, str]]) -> Columns:
                 "name": name,
             }
         )
-    has_times = all(row["at"] not in (None, "", "Unknown", "None") for row in rows)
-    return columns_of(rows, source, **(MEANINGS if has_times else {**MEANINGS, "at": None}))
+    return columns_of(rows, source, num_stopped=num_stopped, **MEANINGS)

@@ -73,7 +73,8 @@ def read_columns(name: str, content: bytes) -> Columns:
     first_line = head.splitlines()[0]
     if re.match(r"JobId=\d+ ", first_line):
         return completion_columns(name, text)
-    if first_line.startswith("JobID|") or ("|JobID|" in first_line and "," not in first_line):
+    names = set(first_line.lower().split("|"))
+    if len(names) > 1 and "," not in first_line and names & {"jobid", "jobidraw"}:
         return sacct_text_columns(name, text)
     return Columns(name=name, table=_csv(name, text))
 
@@ -131,12 +132,12 @@ def _csv(name: str, text: str) -> pa.Table:
 
 def _json(name: str, text: str) -> Columns:
     try:
-        tree = from_json(text)
+        tree = tree_of(text)
     except ValueError:
         return _json_lines(name, text)
-    if isinstance(tree, dict) and isinstance(tree.get("jobs"), list):
-        is_github = any(isinstance(job, dict) and "conclusion" in job for job in tree["jobs"])
-        return github_columns(name, tree["jobs"]) if is_github else sacct_json_columns(name, tree["jobs"])
+    if (jobs := jobs_of(tree)) is not None:
+        is_github = any(isinstance(job, dict) and "conclusion" in job for job in jobs)
+        return github_columns(name, jobs) if is_github else sacct_json_columns(name, jobs)
     if isinstance(tree, dict) and isinstance(tree.get("items"), list):
         return pod_columns(name, tree["items"])
     if isinstance(tree, list) and tree and all(isinstance(row, dict) for row in tree):
@@ -146,6 +147,35 @@ def _json(name: str, text: str) -> Columns:
     raise DataError(
         f"{name}: JSON of no kind that is known here. Expected rows, the jobs of sacct or of GitHub, or a list of pods."
     )
+
+
+def tree_of(text: str) -> Any:
+    """Return a JSON document, or a list of pages with jobs that follow one another. Raises `ValueError` for others."""
+    try:
+        return from_json(text)
+    except ValueError:
+        pages, rest = list[Any](), text.lstrip()
+        while rest and '"jobs"' in text:
+            _, end = json.JSONDecoder().raw_decode(rest)
+            pages.append(from_json(rest[:end]))
+            rest = rest[end:].lstrip()
+        if jobs_of(pages) is None:
+            raise
+        return pages
+
+
+def jobs_of(tree: Any) -> list[Any] | None:
+    """Return the jobs of a document or of a list of pages, with the keys of GitHub's API; None if it has none."""
+    pages = tree if isinstance(tree, list) else [tree]
+    if not pages or not all(isinstance(page, dict) and isinstance(page.get("jobs"), list) for page in pages):
+        return None
+    return [
+        {re.sub("(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", key): value for key, value in job.items()}
+        if isinstance(job, dict)
+        else job
+        for page in pages
+        for job in page["jobs"]
+    ]
 
 
 def _json_lines(name: str, text: str) -> Columns:
@@ -188,19 +218,49 @@ def github_columns(source: str, jobs: list[Any]) -> Columns:
         for job in jobs
         if isinstance(job, dict) and job.get("conclusion") in GITHUB_FAILED | {"success"}
     ]
-    has_times = all(row["at"] for row in rows)
-    return columns_of(
-        rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=GITHUB_FACTORS
-    )
+    num_stopped = sum(isinstance(job, dict) and job.get("conclusion") == "cancelled" for job in jobs)
+    meanings: dict[str, Any] = {"failed": "failed", "at": "at", "unit": "unit", "factors": GITHUB_FACTORS}
+    return columns_of(rows, source, num_stopped=num_stopped, **meanings)
+
+
+POD_MEANINGS: dict[str, Any] = {
+    "failed": "failed",
+    "attempts": "attempts",
+    "at": "at",
+    "unit": "unit",
+    "factors": ("host", "image", "namespace", "owner"),
+}
+POD_STOPPED = {"Preempting", "NodeShutdown", "Shutdown", "Terminated"}
+"""Reasons for which a node or the scheduler ends a pod; newer versions write a condition `DisruptionTarget`."""
 
 
 def pod_columns(source: str, items: list[Any]) -> Columns:
-    """Return the pods in phase Failed or Succeeded."""
-    rows = [_row(pod) for pod in items if _phase(pod) in ("Failed", "Succeeded")]
-    if not rows and not any(_phase(pod) for pod in items):
+    """Return the lives of pods: each restart after an error is a failed one, and the last if its pod is over.
+
+    A last life that was disrupted from outside is left out.
+    """
+    if not any(_phase(pod) for pod in items):
         raise DataError(f"{source}: none of its items is a pod. Expected: kubectl get pods -o json.")
-    return columns_of(
-        rows, source, failed="failed", at="at", unit="unit", factors=("host", "image", "namespace", "owner")
+    num_stopped = sum(_phase(pod) == "Failed" and _was_stopped(pod) for pod in items)
+    rows = [row for pod in items if (row := _row(pod))["attempts"] != "0"]
+    return columns_of(rows, source, num_stopped=num_stopped, **POD_MEANINGS)
+
+
+def _was_stopped(pod: Any) -> bool:
+    status = _part(pod, "status")
+    conditions = status.get("conditions") or []
+    return status.get("reason") in POD_STOPPED or any(
+        _of(condition, "type") == "DisruptionTarget" and _of(condition, "status") == "True" for condition in conditions
+    )
+
+
+def _num_failed_restarts(status: dict[str, Any]) -> int:
+    """Return how often a container was started again, unless its last life ended well."""
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return sum(
+        int(_of(container, "restartCount") or 0)
+        for container in containers
+        if _of(_of(_of(container, "lastState"), "terminated"), "exitCode") != 0
     )
 
 
@@ -214,8 +274,11 @@ def _row(pod: Any) -> dict[str, str | None]:
     owner = str(_of(owners[0], "name") or metadata.get("generateName") or metadata.get("name", ""))
     containers = spec.get("containers") or []
     namespace = str(metadata.get("namespace", ""))
+    restarts = _num_failed_restarts(status)
+    has_failed = status.get("phase") == "Failed" and not _was_stopped(pod)
     return {
-        "failed": str(int(status.get("phase") == "Failed")),
+        "failed": str(restarts + has_failed),
+        "attempts": str(restarts + (has_failed or status.get("phase") == "Succeeded")),
         "at": str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
         "unit": f"{namespace} {re.sub(r'[0-9]+', '#', owner)}",
         "host": str(spec.get("nodeName") or ""),

@@ -53,12 +53,14 @@ class AttemptTable:
     has_units: bool
     """False: every row is its own unit."""
     at_s: Float64[np.ndarray, "row"] | None
-    """Seconds since the epoch."""
+    """Seconds since the epoch; NaN if unknown."""
     exposure: Float64[np.ndarray, "row"] | None
     """The denominator of rates instead of attempts."""
     device_hours: Float64[np.ndarray, "row"] | None
     factors: tuple[Factor, ...]
     sources: Mapping[str, str]
+    num_stopped: int = 0
+    """Attempts that are not in it because they were preempted or cancelled."""
 
     @property
     def num_rows(self) -> int:
@@ -132,11 +134,13 @@ def table_of(columns: Columns, names: ColumnNames) -> AttemptTable:
             f"{columns.name}: which column says that an attempt failed? Give --failed; {columns.names_text()}."
         )
     num_rows = len(columns.table)
-    attempts = _counts(columns, names.attempts, "--attempts") if names.attempts else np.ones(num_rows)
+    counts = names.attempts or columns.attempts
+    attempts = _counts(columns, counts, "--attempts") if counts else np.ones(num_rows)
     failures = _counts(columns, failed, "--failed")
-    _refuse_impossible(columns.name, failed, failures, attempts, has_counts=names.attempts is not None)
+    _refuse_impossible(columns.name, failed, failures, attempts, has_counts=counts is not None)
     unit, at = names.unit or columns.unit, names.at or columns.at
-    used = {failed, names.attempts, at, unit, names.exposure, columns.device_hours}
+    at_s = None if at is None else columns.moments(at, "--at")
+    used = {failed, counts, at, unit, names.exposure, columns.device_hours}
     chosen = names.factors or columns.factors or tuple(n for n in column_names if n not in used)
     if (twice := first_repeated(chosen)) is not None:
         raise ConfigError(f"--factors: '{twice}' is there twice.")
@@ -146,11 +150,12 @@ def table_of(columns: Columns, names: ColumnNames) -> AttemptTable:
         attempts=attempts,
         units=np.arange(num_rows) if unit is None else _encoded(columns.column(unit, "--unit"))[0],
         has_units=unit is not None,
-        at_s=None if at is None else columns.moments(at, "--at"),
+        at_s=None if at_s is None or np.isnan(at_s).all() else at_s,
         exposure=None if exposure is None else _counts(columns, exposure, "--exposure"),
         device_hours=None if hours is None else _counts(columns, hours, "device-hours"),
         factors=tuple(_factor(name, columns.column(name, "--factors")) for name in chosen),
         sources=columns.sources,
+        num_stopped=columns.num_stopped,
     )
     return found.where(attempts > 0)
 

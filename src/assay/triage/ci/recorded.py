@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from pydantic_core import from_json
-
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
 from assay.base.visible import written_out
-from assay.triage.attempts.junit import junit_root, name_of_test, suites_of
+from assay.triage.attempts.junit import ambiguous_names, has_run, junit_root, name_of_test, suite_of, suites_of
 from assay.triage.attempts.moments import moments
-from assay.triage.attempts.sources import GITHUB_FAILED, bytes_of, text_of
+from assay.triage.attempts.sources import GITHUB_FAILED, bytes_of, jobs_of, text_of, tree_of
 
 RERUNS_THAT_FAILED = ("flakyFailure", "flakyError", "rerunFailure", "rerunError")
 """Surefire's elements for earlier tries of a test case."""
@@ -54,6 +52,7 @@ class CaseRun:
     """A test's result in one file."""
 
     test: str
+    suite: str = ""
     seconds: float | None
     """None if the file has no time."""
     failures: int = 0
@@ -90,11 +89,17 @@ def read_recorded(
         content = bytes_of(file)
         digests[str(file)] = sha256_of_bytes(content)
         runs.extend(_runs(file, content, pattern))
+    ambiguous = {test for run in runs for test in ambiguous_names((case.test, case.suite) for case in run.cases)}
+    runs = [replace(run, cases=tuple(_named(case, ambiguous) for case in run.cases)) for run in runs]
     if commit:
         runs = [replace(run, commit=commit) for run in runs]
     if not any(run.cases for run in runs):
         raise DataError(f"{', '.join(map(str, sources[:3]))}: no test is in it. Expected results of tests that ran.")
     return runs, digests
+
+
+def _named(case: CaseRun, ambiguous: set[str]) -> CaseRun:
+    return replace(case, test=f"{case.suite}::{case.test}") if case.test in ambiguous else case
 
 
 def _files(source: Path) -> list[Path]:
@@ -112,14 +117,14 @@ def _runs(file: Path, content: bytes, pattern: re.Pattern[str] | None) -> Iterat
         yield _junit_run(file, text, pattern)
         return
     try:
-        tree = from_json(text)
+        tree = tree_of(text)
     except ValueError as error:
         raise DataError(
             f"{file}: neither XML nor JSON. Expected JUnit XML (pytest --junit-xml), GitHub's jobs, or the "
             "durations of pytest-split."
         ) from error
-    if isinstance(tree, dict) and isinstance(tree.get("jobs"), list):
-        yield from _job_runs(file, tree["jobs"])
+    if (jobs := jobs_of(tree)) is not None:
+        yield from _job_runs(file, jobs)
     elif isinstance(tree, dict) and tree and all(isinstance(value, int | float) for value in tree.values()):
         cases = tuple(CaseRun(test=test, seconds=_seconds(value, file, test)) for test, value in tree.items())
         yield FileRun(file=str(file), **run_origin(file, {}, pattern), wall_s=None, cases=cases)
@@ -133,37 +138,46 @@ def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRu
     properties = _properties(root)
     for suite in suites:
         properties = {**_properties(suite), **properties}
-    cases = tuple(_case(case, file) for suite in suites for case in suite.findall("testcase"))
+    separator = _decimal_separator(root)
+    cases = tuple(_case(case, suite, file, separator) for suite in suites for case in suite.findall("testcase"))
     return FileRun(
         file=str(file),
         **run_origin(file, properties, pattern),
-        wall_s=_wall_s(root, suites, file),
+        wall_s=_wall_s(root, suites, file, separator),
         cases=cases,
     )
 
 
-def _wall_s(root: Element, suites: list[Element], file: Path) -> float | None:
+def _decimal_separator(root: Element) -> str:
+    """Return "," if some time of the document can be read in no other way: `0,045`, `1,5`."""
+    times = [element.get("time", "") for element in root.iter()]
+    return (
+        "," if any(re.fullmatch(r"0+,\d+|\d+,(?!\d{3}$)\d+|\d{1,3}(?:\.\d{3})+,\d+", time) for time in times) else "."
+    )
+
+
+def _wall_s(root: Element, suites: list[Element], file: Path, separator: str) -> float | None:
     """Return the document's time, or the sum of its suites' times."""
-    own = _seconds(root.get("time"), file, "the document")
+    own = _seconds(root.get("time"), file, "the document", separator)
     if own is not None or root.tag == "testsuite":
         return own
     # A suite inside another is in the other's time already.
     outer = [suite for suite in root.findall("testsuite") if suite in suites]
-    times = [_seconds(suite.get("time"), file, "a suite") for suite in outer]
+    times = [_seconds(suite.get("time"), file, "a suite", separator) for suite in outer]
     known = [time for time in times if time is not None]
     return sum(known) if known and len(known) == len(times) else None
 
 
-def _case(case: Element, file: Path) -> CaseRun:
+def _case(case: Element, suite: Element, file: Path, separator: str) -> CaseRun:
     test, properties = name_of_test(case), _properties(case)
     has_failed = case.find("failure") is not None or case.find("error") is not None
-    was_skipped = case.find("skipped") is not None
     phases = tuple(_seconds(properties.get(f"{phase}_s"), file, test) for phase in PHASES)
     return CaseRun(
         test=test,
-        seconds=_seconds(case.get("time"), file, test),
+        suite=suite_of(case, suite),
+        seconds=_seconds(case.get("time"), file, test, separator),
         failures=has_failed + sum(len(case.findall(name)) for name in RERUNS_THAT_FAILED),
-        passes=int(not has_failed and not was_skipped),
+        passes=int(not has_failed and has_run(case)),
         worker=next((properties[name] for name in WORKER_PROPERTIES if name in properties), ""),
         phases=phases,
     )
@@ -174,11 +188,17 @@ def _properties(element: Element) -> dict[str, str]:
     return {item.get("name", ""): item.get("value") or item.text or "" for item in found}
 
 
-def _seconds(value: Any, file: Path, what: str) -> float | None:
+def _seconds(value: Any, file: Path, what: str, separator: str = ".") -> float | None:
+    """Return a time. A comma is a thousands' mark before three digits, unless it is the separator of decimals."""
     if value is None or value == "":
         return None
+    text = str(value)
+    if separator == ",":
+        text = text.replace(".", "").replace(",", ".") if "," in text else text
+    elif re.fullmatch(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?", text):
+        text = text.replace(",", "")
     try:
-        seconds = float(value.replace(",", "") if isinstance(value, str) else value)
+        seconds = float(text)
     except (ValueError, OverflowError):
         seconds = math.nan
     if not 0 <= seconds < math.inf:

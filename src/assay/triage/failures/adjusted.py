@@ -4,11 +4,18 @@ It is Mantel & Haenszel's ratio over strata, with Greenland & Robins' (1985) var
 units if that is larger. Time is always a stratum, because a broken commit fails everything of its hour. A
 factor that determines who is in the region (a rack's own hosts) leaves nothing to compare and is no stratum;
 nor is a factor that leaves too little.
+
+Strata that leave little say little, so a region is held against each rival (another factor, or time) in two ways: its
+ratio within the rival, and how much more closely failures follow the region than the rival (marginal likelihood of a
+rate for each value). One of the two must favour the region.
 """
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+from scipy.special import betaln, gammaln, ndtri
 
 from assay.base.shapes import Bool, Float64, Int64
 from assay.records.failure_causes import AdjustedRatio
@@ -21,6 +28,13 @@ DIRECT = 32
 """Up to this multiple of the number of rows, code pairs are counted instead of sorted."""
 SLOTS = 12
 """A time slot is the longest of `SLOT_LENGTHS_S` that divides the table's time into at least this many."""
+TIME = "time"
+MIN_SLOTS, MIN_SLOT_ATTEMPTS = 4, 4.0
+"""Of a partition of the attempts by time."""
+MIN_EVIDENCE = 3.0
+"""Log likelihood by which failures must follow a region more closely than a rival (20 to 1)."""
+SPREADS = np.geomspace(0.5, 500.0, 12)
+"""Sizes, in attempts, of the beta distribution of rates: from cells that differ much to equal ones."""
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3_600.0, 86_400.0
 SLOT_LENGTHS_S = (
     *(MINUTE_S * n for n in (1, 2, 5, 10, 20, 30)),
@@ -31,7 +45,7 @@ SLOT_LENGTHS_S = (
 
 def slot_length_s(at_s: Float64[np.ndarray, "row"]) -> float:
     """Return the length of a time stratum."""
-    span = float(at_s.max() - at_s.min())
+    span = float(np.nanmax(at_s) - np.nanmin(at_s))
     return max((length_s for length_s in SLOT_LENGTHS_S if length_s <= span / SLOTS), default=SLOT_LENGTHS_S[0])
 
 
@@ -51,18 +65,18 @@ def adjustments(
             strata, timed, within = _joined(strata, factor.cells), finer, (*within, factor.name)
     if within:
         steps.append((within, strata))
-    if slots.any():
-        steps.append(((*within, "time"), timed))
+    if np.ptp(slots) > 0:
+        steps.append(((*within, TIME), timed))
     found = [_ratio(table, inside, codes, names) for names, codes in steps]
     return tuple(ratio for ratio in found if ratio is not None)
 
 
-def _slots(table: AttemptTable) -> Int64[np.ndarray, "row"]:
-    """Return the time slot of each attempt; all equal without times."""
+def _slots(table: AttemptTable, length_s: float | None = None) -> Int64[np.ndarray, "row"]:
+    """Return the time slot of each attempt; all equal without times. Attempts without a time have their own slot."""
     if table.at_s is None:
         return np.zeros(table.num_rows, np.int64)
-    slots = (table.at_s - table.at_s.min()) // slot_length_s(table.at_s)
-    return np.asarray(slots, np.int64)
+    slots = (table.at_s - np.nanmin(table.at_s)) // (length_s or slot_length_s(table.at_s))
+    return np.asarray(np.nan_to_num(slots, nan=-1.0), np.int64) + 1
 
 
 def _most_explaining_first(
@@ -127,3 +141,71 @@ def _ratio(
         variance = max(variance, float(np.square(of_units).sum()) / (above + half) ** 2)
     width = math.exp(Z * math.sqrt(variance))
     return AdjustedRatio(within=within, ratio=ratio, low=ratio / width, high=ratio * width)
+
+
+class Rival(NamedTuple):
+    """What may be at fault instead of a region: a factor, or time."""
+
+    within: tuple[str, ...]
+    ratio: AdjustedRatio | None
+    """The region's ratio within it; None if nothing can be compared."""
+
+
+def rival_of(
+    table: AttemptTable,
+    inside: Bool[np.ndarray, "row"],
+    named: tuple[int, ...],
+    weights: Float64[np.ndarray, "row"],
+    *,
+    level: float,
+) -> Rival | None:
+    """Return what may be at fault instead of a region; None if nothing may.
+
+    Failures follow a rival about as closely as the region, and within it the region's ratio may be 1, by an interval
+    of `level`.
+    """
+    evidence = _evidence(table, inside.astype(np.int64), weights)
+    wider = -float(ndtri(level / 2)) / Z
+    for within, strata in _partitions(table, named):
+        if evidence - _evidence(table, strata, weights) >= MIN_EVIDENCE:
+            continue
+        ratio = _ratio(table, inside, strata, within)
+        if ratio is None and TIME not in within:
+            continue  # a factor that determines who is in the region: the scan chose between them
+        if ratio is None or math.log(ratio.ratio) <= wider * math.log(ratio.ratio / ratio.low):
+            return Rival(within, ratio)
+    return None
+
+
+def _partitions(
+    table: AttemptTable, named: tuple[int, ...]
+) -> Iterator[tuple[tuple[str, ...], Int64[np.ndarray, "row"]]]:
+    """Yield the attempts by time, in slots of several lengths, by each other factor, and by both."""
+    others = [factor for index, factor in enumerate(table.factors) if index not in named and np.ptp(factor.cells) > 0]
+    if table.at_s is not None:
+        for length_s in SLOT_LENGTHS_S:
+            slots = _slots(table, length_s)
+            occupied = len(np.unique(slots))
+            if MIN_SLOTS <= occupied <= table.attempts.sum() / MIN_SLOT_ATTEMPTS:
+                yield (TIME,), slots
+    slots = _slots(table)
+    for factor in others:
+        yield (factor.name,), factor.cells
+        if np.ptp(slots) > 0:
+            yield (factor.name, TIME), _joined(slots, factor.cells)
+
+
+def _evidence(table: AttemptTable, cells: Int64[np.ndarray, "row"], weights: Float64[np.ndarray, "row"]) -> float:
+    """Return the log marginal likelihood of a rate for each cell, for the likeliest spread of rates over cells."""
+    failed, size = (np.bincount(cells, of * weights) for of in (table.failures, table.size()))
+    failed, size = failed[size > 0], size[size > 0]
+    a = SPREADS[:, None] * failed.sum() / size.sum()
+    if table.exposure is not None:  # gamma-Poisson, with the exposure of an attempt as the unit
+        size = size * table.attempts.sum() / table.exposure.sum()
+        b = SPREADS[:, None]
+        a = b * failed.sum() / size.sum()
+        terms = gammaln(failed + a) - gammaln(a) + a * np.log(b) - (failed + a) * np.log(size + b)
+    else:
+        b = SPREADS[:, None] - a
+        terms = betaln(failed + a, size - failed + b) - betaln(a, b)
+    return float(terms.sum(axis=1).max())

@@ -23,7 +23,7 @@ from assay.records.failure_causes import (
 from assay.records.statement import Statement
 from assay.triage.attempts.moments import TimeWindow
 from assay.triage.attempts.table import AttemptTable
-from assay.triage.failures.adjusted import adjustments
+from assay.triage.failures.adjusted import TIME, Rival, adjustments, rival_of
 from assay.triage.failures.regions import MIN_UNITS
 from assay.triage.failures.scan import Region, Scan, expected_failures, scan
 
@@ -56,6 +56,7 @@ def cause_of(
     found: Scan,
     *,
     is_confirmed: bool,
+    rival: Rival | None = None,
 ) -> FailureCause:
     """Build the record."""
     ties, is_inseparable = _ties(table, region, classified, found)
@@ -85,7 +86,7 @@ def cause_of(
         ties=tuple(ties),
         is_inseparable=is_inseparable,
         lost_device_hours=_lost_device_hours(table, inside, rate, elsewhere),
-        next=_next(table, factors, ties[0] if is_inseparable else None, rate),
+        next=_next(table, factors, ties[0] if is_inseparable else None, rival, rate),
     )
 
 
@@ -113,13 +114,18 @@ def _lost_device_hours(
     return failed * max(1.0 - elsewhere / rate, 0.0)
 
 
-def _next(table: AttemptTable, factors: dict[str, str], tie: dict[str, str] | None, rate: float) -> Statement:
-    """Return the cheapest experiment that separates an inseparable tie, or else one that confirms the fix."""
+def _next(
+    table: AttemptTable, factors: dict[str, str], tie: dict[str, str] | None, rival: Rival | None, rate: float
+) -> Statement:
+    """Return the cheapest experiment that separates a rival or an inseparable tie, or else one that confirms the
+    fix."""
     number = max(int(np.ceil(SEPARATING_ATTEMPTS / max(min(rate, 1.0), 1e-3))), 1)
     hours = None
     if table.device_hours is not None:
         hours = number * float(np.median(table.device_hours / table.attempts))
     values: dict[str, Any] = {"attempts": number, "device_hours": hours}
+    if rival is not None:
+        return Statement(code="compare", values={**values, "factors": factors, "within": list(rival.within)})
     if tie is None:
         return Statement(code="avoid and check", values={**values, "factors": factors})
     ours, others = factors.items(), tie.items()
@@ -167,15 +173,14 @@ def diagnose(
     while len(causes) < MAX_CAUSES and found.p_value(found.regions[0].score) <= LEVEL:
         classified = _classify_regions(rest, found, is_surge=expected is not None, known=ruled_out)
         ruled_out += classified.ruled_out
-        significant = [
-            candidate
-            for candidate in (*classified.candidates[:1], *classified.refined[:1])
-            if found.p_value(candidate[0].score) <= LEVEL
-        ]
-        if not significant:
+        chosen_region = _first_without_rival(rest, classified, found, is_surge=expected is not None)
+        if chosen_region is None:
             break
-        region, ratios = significant[0]
-        causes.append(cause_of(rest, region, ratios, classified, found, is_confirmed=True))
+        (region, ratios), rival = chosen_region
+        is_confirmed = rival is None
+        causes.append(cause_of(rest, region, ratios, classified, found, is_confirmed=is_confirmed, rival=rival))
+        if rival is not None:
+            break
         outside = np.ones(rest.num_rows, bool)
         outside[region.rows] = False
         rest = rest.where(outside)
@@ -187,8 +192,30 @@ def diagnose(
             break
     if before is not None:
         causes += _suspected(chosen, first, causes)
-    because = _reason(first, [cause for cause in causes if cause.is_confirmed])
+    because = _reason(first, causes)
     return _record(chosen, before, because, left_out, scanned=first, causes=causes, ruled_out=ruled_out)
+
+
+def _first_without_rival(
+    table: AttemptTable, classified: "_ClassifiedRegions", found: Scan, *, is_surge: bool
+) -> tuple[Candidate, Rival | None] | None:
+    """Return the first significant region that has no rival; if all have one, the first region and its rival."""
+    first = None
+    significant = [
+        candidate
+        for candidate in (*classified.candidates, *classified.refined[:1])
+        if found.p_value(candidate[0].score) <= LEVEL
+    ]
+    for number, (region, ratios) in enumerate(significant, 1):
+        inside = np.zeros(table.num_rows, bool)
+        inside[region.rows] = True
+        level = LEVEL / number
+        rival = None if is_surge else rival_of(table, inside, region.factors, found.weights, level=level)
+        if rival is None:
+            return (region, ratios), None
+        if first is None:
+            first = (region, (*ratios, *([] if rival.ratio is None else [rival.ratio]))), rival
+    return first
 
 
 def _suspected(table: AttemptTable, found: Scan, causes: list[FailureCause]) -> list[FailureCause]:
@@ -223,9 +250,9 @@ def _windows(
 
 
 def _span_text(at_s: Float64[np.ndarray, "row"]) -> str:
-    if len(at_s) == 0:
+    if np.isnan(at_s).all():
         return "the table has none"
-    return f"the table's are from {utc_text(float(at_s.min()))} to {utc_text(float(at_s.max()))}"
+    return f"the table's are from {utc_text(float(np.nanmin(at_s)))} to {utc_text(float(np.nanmax(at_s)))}"
 
 
 def _left_out(table: AttemptTable) -> dict[str, Statement]:
@@ -241,6 +268,14 @@ def _left_out(table: AttemptTable) -> dict[str, Statement]:
         elif counts.max() < MIN_UNITS:
             found[factor.name] = Statement(code="no shared value", values={"least": MIN_UNITS})
     return found
+
+
+def _not_counted(table: AttemptTable) -> dict[str, Statement]:
+    """Return how many attempts are left out, or are compared with no others of their time."""
+    untimed = 0 if table.at_s is None else int(table.attempts[np.isnan(table.at_s)].sum())
+    found = {"preempted or cancelled": Statement(code="stopped", values={"attempts": table.num_stopped})}
+    found |= {TIME: Statement(code="no time", values={"attempts": untimed})}
+    return {name: reason for name, reason in found.items() if reason.values["attempts"]}
 
 
 def _nothing_to_scan(table: AttemptTable, left_out: dict[str, Statement]) -> Statement | None:
@@ -387,8 +422,13 @@ def _overlap(weighted: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], 
     return shared / max(float(weighted[one].sum()), float(weighted[other].sum()), 1e-12)
 
 
-def _reason(scanned: Scan, confirmed: Sequence[FailureCause]) -> Statement:
+def _reason(scanned: Scan, causes: Sequence[FailureCause]) -> Statement:
+    confirmed = [cause for cause in causes if cause.is_confirmed]
     if not confirmed:
+        rivals = [cause for cause in causes if cause.next.code == "compare"]
+        if rivals:
+            values = {"factors": rivals[0].factors, "within": rivals[0].next.values["within"]}
+            return Statement(code="rival", values=values)
         p_value = scanned.p_value(scanned.regions[0].score)
         return Statement(code="not on record" if p_value <= LEVEL else "chance", values={"p_value": p_value})
     if confirmed[0].is_inseparable:
@@ -399,7 +439,7 @@ def _reason(scanned: Scan, confirmed: Sequence[FailureCause]) -> Statement:
 def _verdict(because: Statement) -> FailureVerdict:
     if because.code == "regions":
         return "cause" if because.values["regions"] == 1 else "several"
-    return "unidentifiable" if because.code in ("not on record", "inseparable") else "nothing"
+    return "unidentifiable" if because.code in ("not on record", "inseparable", "rival") else "nothing"
 
 
 def _record(
@@ -429,6 +469,6 @@ def _record(
         unit_correlation=0.0 if scanned is None else scanned.correlation,
         causes=tuple(causes),
         ruled_out=tuple(ruled_out[:MAX_TIES]),
-        left_out=left_out,
+        left_out={**left_out, **_not_counted(table)},
         sources=dict(table.sources),
     )

@@ -86,6 +86,7 @@ def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:
     regions = [
         _Region(cause.factors, None, cause.p_value, having(unsigned, list(cause.factors.items())))
         for cause in diagnosis.causes
+        if cause.is_confirmed
     ]
     regions += _onset(unsigned, rng)
     found = list(_explained(unsigned, signature, regions))

@@ -12,6 +12,7 @@ from assay.triage.attempts.moments import window
 from assay.triage.attempts.slurm import hosts_of
 from assay.triage.attempts.sources import read_sources
 from assay.triage.attempts.table import ColumnNames, table_of
+from assay.triage.failures.diagnose import diagnose
 
 HEAD = "failed,at,recipe,host"
 ROWS = ["1,1750000000,a,n01|n02", "0,1750000060,b,n02", "0,1750000120,a,"]
@@ -148,6 +149,99 @@ def test_jobs_of_github_are_attempts(tmp_path):
     table = read(tmp_path, json.dumps({"jobs": jobs}), ColumnNames())
     assert sorted(table.failures) == [0.0, 1.0]
     assert [factor.values for factor in table.factors if factor.name == "labels"] == [("gpu", "x")]
+
+
+JOBS = [
+    {"name": name, "status": "completed", "conclusion": outcome, "startedAt": "2026-03-02T10:00:00Z"}
+    for name, outcome in (("unit", "success"), ("gpu", "failure"), ("doc", "cancelled"))
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"jobs": JOBS}),
+        json.dumps({"jobs": JOBS[:1]}) + json.dumps({"jobs": JOBS[1:]}),
+        json.dumps([{"jobs": JOBS[:2]}, {"jobs": JOBS[2:]}]),
+    ],
+)
+def test_jobs_of_gh_are_read_in_pages_of_any_kind(tmp_path, text):
+    table = read(tmp_path, text, ColumnNames())
+    assert (sorted(table.failures), table.num_stopped) == ([0.0, 1.0], 1)
+    assert table.at_s.tolist() == [1772445600.0] * 2
+
+
+NO_START = [
+    "11|eval|bob|cpu|DEADLINE|None assigned|Unknown|0:0\n",
+    "11|eval|bob|cpu|DEADLINE|None assigned|None|0:0\n",
+    "11|eval|bob|cpu|DEADLINE|None assigned||0:0\n",
+]
+
+
+@pytest.mark.parametrize("job", NO_START)
+def test_a_job_that_never_started_takes_the_time_from_no_other(tmp_path, job):
+    table = read(tmp_path, SACCT + job, ColumnNames())
+    assert np.isnan(table.at_s).tolist().count(True) == 1 and np.nanmin(table.at_s) == 1772445600.0
+    diagnosis = diagnose(table, window=None, baseline=None, rng=np.random.default_rng(0))
+    assert diagnosis.left_out["time"].values == {"attempts": 1}
+    submitted = SACCT.replace("ExitCode\n", "Submit\n").replace("0:0\n", "2026-03-02T09:00:00\n").replace("1:0\n", "\n")
+    timed = read(tmp_path, submitted + job.replace("0:0", "2026-03-02T09:30:00"), ColumnNames())
+    assert np.isfinite(timed.at_s).all()
+
+
+def test_a_table_whose_times_are_partly_missing_keeps_the_others(tmp_path):
+    table = read(tmp_path, "failed,at\n1,5\n0,\n1,7\n", ColumnNames(at="at"))
+    np.testing.assert_array_equal(table.at_s, [5.0, np.nan, 7.0])
+    assert read(tmp_path, "failed,at\n1,\n0,\n", ColumnNames(at="at")).at_s is None
+
+
+def test_raw_job_ids_and_any_column_of_sacct_are_known(tmp_path):
+    text = SACCT.replace("JobID|", "JobIDRaw|").replace("ExitCode", "QOS")
+    table = read(tmp_path, text, ColumnNames(factors=("host", "QOS")))
+    assert table.num_rows == 3 and table.factors[1].values == ("1:0", "0:0")
+    tree = {"jobs": [{**job, "cluster": "c1"} for job in SACCT_JSON["jobs"]]}
+    assert read(tmp_path, json.dumps(tree), ColumnNames(factors=("cluster",))).factors[0].values == ("c1",)
+
+
+def lives_of(tmp_path, **status):
+    """Return (attempts, failures, preempted) of one pod beside one that succeeded."""
+    other = pod("b-x", "Succeeded", "n02")
+    odd = pod("a-x", status.pop("phase"), "n01")
+    odd["status"] |= status
+    table = read(tmp_path, json.dumps({"kind": "List", "items": [odd, other]}), ColumnNames())
+    return table.attempts.sum() - 1, table.failures.sum(), table.num_stopped
+
+
+def restarted(times, code):
+    return [{"restartCount": times, "lastState": {"terminated": {"exitCode": code}}}]
+
+
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "lives"),
+    [
+        ({"phase": "Failed"}, (1, 1, 0)),
+        ({"phase": "Failed", "conditions": DISRUPTED}, (0, 0, 1)),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, (0, 0, 1)),
+        ({"phase": "Failed", "conditions": [{**DISRUPTED[0], "status": "False"}]}, (1, 1, 0)),
+        ({"phase": "Running", "containerStatuses": restarted(17, 137)}, (17, 17, 0)),
+        ({"phase": "Succeeded", "containerStatuses": restarted(6, 137)}, (7, 6, 0)),
+        ({"phase": "Succeeded", "containerStatuses": restarted(6, 0)}, (1, 0, 0)),
+        ({"phase": "Failed", "conditions": DISRUPTED, "containerStatuses": restarted(2, 1)}, (2, 2, 1)),
+        ({"phase": "Failed", "initContainerStatuses": restarted(3, 1)}, (4, 4, 0)),
+    ],
+)
+def test_a_pods_restarts_are_lives_and_a_disruption_is_no_failure(tmp_path, status, lives):
+    assert lives_of(tmp_path, **status) == lives
+
+
+def test_disabled_test_cases_are_no_attempts_and_equal_names_in_two_files_are_two_units(tmp_path):
+    text = JUNIT.replace('name="good"/>', 'name="good" status="notrun"/>').replace('name="worse">', 'name="bad">')
+    text = text.replace("</testsuites>", text[text.index("<testsuite ") :]).replace('name="s"', 'name="s2"', 1)
+    table = read(tmp_path, text, ColumnNames())
+    assert (sorted(table.failures), table.num_units()) == ([1.0] * 4, 2)
 
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><testsuites>&b;</testsuites>'

@@ -145,6 +145,58 @@ def test_a_test_that_failed_in_every_try_is_not(tmp_path, capsys):
     assert found_in(capsys, junit(tmp_path / "x.xml", again))["flaky"] == []
 
 
+@pytest.mark.parametrize(
+    "attributes", ['status="notrun" result="suppressed"', 'status="disabled"', 'result="Ignored"', 'executed="False"']
+)
+def test_a_test_that_was_switched_off_passed_nowhere(tmp_path, capsys, attributes):
+    files = [junit(tmp_path / "1.xml", {"a": FAILED, "b": ""}), junit(tmp_path / "2.xml", {"a": "", "b": ""})]
+    assert [item["test"] for item in found_in(capsys, *files, "--commit", "c1")["flaky"]] == ["suite::a"]
+    files[1].write_text(files[1].read_text().replace('name="a"', f'name="a" {attributes}'))
+    assert found_in(capsys, *files, "--commit", "c1")["flaky"] == []
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        (("0,150", "0,045", "0,100"), (0.15, 0.1)),
+        (("1,234", "0,5", "1,000"), (1.234, 1.0)),
+        (("1.234,5", "1,5", "2"), (1234.5, 2.0)),
+        (("1,234.5", "1,200", "34"), (1234.5, 1200.0)),
+        (("1,234", "1,200", "34"), (1234.0, 1200.0)),
+    ],
+)
+def test_a_comma_is_read_as_the_document_writes_it(tmp_path, capsys, times, seconds):
+    whole, *cases = times
+    inside = "".join(f'<testcase classname="a" name="t{k}" time="{time}"/>' for k, time in enumerate(cases))
+    (file := tmp_path / "x.xml").write_text(f'<testsuite name="s" time="{whole}">{inside}</testsuite>')
+    found = found_in(capsys, file)
+    assert (found["wall_s"], found["floor_s"]) == seconds
+    file.write_text('<testsuite><testcase name="a" time="1,2,3"/></testsuite>')
+    assert output_of(capsys, file)[0] == 2
+
+
+def test_equal_names_in_two_suites_are_two_tests_in_every_file(tmp_path, capsys):
+    def suite(name, inside):
+        return f'<testsuite name="{name}"><testcase classname="c" name="t" time="1">{inside}</testcase></testsuite>'
+
+    (both := tmp_path / "1.xml").write_text(f"<testsuites>{suite('a.js', '')}{suite('b.js', FAILED)}</testsuites>")
+    (one := tmp_path / "2.xml").write_text(f"<testsuites>{suite('b.js', '')}</testsuites>")
+    assert found_in(capsys, both, "--commit", "c1")["flaky"] == []
+    assert [item["test"] for item in found_in(capsys, both, one, "--commit", "c1")["flaky"]] == ["b.js::c::t"]
+
+
+def test_a_namespace_is_read_over(tmp_path, capsys):
+    (file := tmp_path / "x.xml").write_text(junit(tmp_path / "y.xml", {"a": ""}).read_text())
+    file.write_text(file.read_text().replace("<testsuites>", '<testsuites xmlns="urn:junit">'))
+    assert found_in(capsys, file)["floor_test"] == "suite::a"
+
+
+def test_jobs_of_gh_run_view_have_their_times(tmp_path, capsys):
+    times = {"startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T10:20:00Z"}
+    (file := tmp_path / "x.json").write_text(json.dumps({"jobs": [{"name": "gpu", "conclusion": "failure", **times}]}))
+    assert found_in(capsys, file)["wall_s"] == 1_200.0
+
+
 def test_without_commits_it_says_what_would_tell(tmp_path, capsys):
     files = [junit(tmp_path / f"{run}.xml", {"a": outcome}) for run, outcome in enumerate(["", FAILED])]
     found = found_in(capsys, *files)

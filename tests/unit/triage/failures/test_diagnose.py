@@ -13,6 +13,7 @@ from assay.triage.attempts.sources import read_sources
 from assay.triage.attempts.table import ColumnNames, table_of
 from assay.triage.failures.diagnose import diagnose, explained_away
 from triage_fleets import CULPRITS, FACTORS, random_fleet
+from triage_incidents import random_incident
 from variants import slow
 
 NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
@@ -55,6 +56,59 @@ def test_the_pool_that_had_the_harder_jobs_in_a_bad_hour_is_not_named(tmp_path, 
     plain, within, timed = ((round(r.ratio, 1), round(r.low, 1), round(r.high, 1)) for r in pool.adjustments)
     assert (plain[0], within, timed) == (3.1, (1.9, 1.3, 2.9), (0.6, 0.2, 1.7))
     assert (round(pool.rate, 3), round(pool.elsewhere_rate, 3)) == (0.160, 0.052)
+
+
+def bad_day(seed, share):
+    """Attempts of twelve days. On the seventh all hosts fail, and n3 runs a share of its attempts."""
+    rng = np.random.default_rng(seed)
+
+    def cells(k):
+        is_bad = 120 <= k < 140
+        host = 3 if is_bad and rng.random() < share else rng.integers(1, 9)
+        return {"failed": int(rng.random() < (0.8 if is_bad else 0.05)), "host": f"n{host}", "at": 4_320 * k}
+
+    return text_of(rows(240, cells))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_the_host_that_ran_most_of_a_bad_day_is_not_told_apart_from_the_day(tmp_path, share):
+    names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host",))
+    found = [diagnosis_of(tmp_path, bad_day(seed, share), names) for seed in range(8)]
+    assert {diagnosis.verdict for diagnosis in found} <= {"nothing", "unidentifiable"}
+    rivals = [diagnosis for diagnosis in found if diagnosis.because.code == "rival"]
+    assert share < 0.5 or rivals
+    for diagnosis in rivals:
+        assert not any(cause.is_confirmed for cause in diagnosis.causes)
+        assert "host=n3 or time: failures follow both" in triage_text(diagnosis.because)
+        assert "and as many without, of one time" in triage_text(diagnosis.causes[0].next)
+
+
+def test_a_bad_host_is_a_cause_though_a_day_is_bad_too(tmp_path):
+    def cells(k):
+        is_bad = 120 <= k < 140
+        return {
+            "failed": int(k % 8 == 5 or (is_bad and k % 5 > 0) or k % 41 == 0),
+            "host": f"n{k % 8}",
+            "at": 4_320 * k,
+        }
+
+    names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host",))
+    found = diagnosis_of(tmp_path, text_of(rows(240, cells)), names)
+    assert (found.verdict, found.causes[0].factors) == ("cause", {"host": "n5"})
+
+
+@pytest.mark.soak
+def test_of_200_incidents_with_an_innocent_bystander_at_most_5_percent_name_one(tmp_path):
+    innocent, is_named = 0, []
+    for seed in range(1_000, 1_200):
+        incident = random_incident(seed)
+        names = ColumnNames(failed="failed", at="at", unit="recipe", factors=incident.factors)
+        causes = [cause for cause in diagnosis_of(tmp_path, incident.csv, names).causes if cause.is_confirmed]
+        told = [incident.at_fault in (cause.factors, *cause.ties) for cause in causes]
+        innocent += not all(told)
+        is_named += [any(told)] if incident.at_fault else []
+    print(f"innocent ones named: {innocent} of 200; culprits named: {sum(is_named)} of {len(is_named)}")
+    assert innocent <= 10 and np.mean(is_named) >= 0.6
 
 
 def ratios(*intervals):
