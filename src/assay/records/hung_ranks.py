@@ -12,12 +12,16 @@ class HungGroup(Record):
     group: str
     ranks: tuple[NonNegativeInt, ...]
     sequence: NonNegativeInt
-    """Number of the unfinished collective."""
+    """Number of the unfinished collective, or of the send or receive."""
     collective: str
     waiting: tuple[NonNegativeInt, ...]
     """Ranks in it."""
     absent: tuple[NonNegativeInt, ...]
     """Ranks that never entered it."""
+    not_started: tuple[NonNegativeInt, ...] = ()
+    """Ranks whose device has not begun it."""
+    stopped: tuple[NonNegativeInt, ...] = ()
+    """Ranks that issued nothing after it, although all others did."""
     others: dict[str, tuple[NonNegativeInt, ...]]
     """Other collectives to the ranks in them."""
     without_dump: tuple[NonNegativeInt, ...]

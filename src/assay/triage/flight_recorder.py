@@ -1,4 +1,9 @@
-"""Reads dumps of torch's flight recorder: the collectives that each rank entered, by process group.
+"""Reads dumps of torch's flight recorder, and finds the ranks for which the others wait.
+
+A rank is in the first operation that it issued and that has not ended. There it waits for the ranks that issued another
+one in its place; else for those that never issued it, that are still in an earlier operation, or lack a dump; else for
+those whose device has not begun it; else for those that issued nothing after it although all others went on, as does a
+rank whose device died. Ranks that are waited for and wait for nobody are named.
 
 A dump is JSON or a pickle of plain dictionaries. Loading a pickle can execute code, so this unpickler rejects
 every class and function.
@@ -8,11 +13,11 @@ import io
 import pickle
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from assay.base.digest import sha256_of_bytes
@@ -23,16 +28,19 @@ from assay.records.statement import Statement
 from assay.triage.attempts.sources import bytes_of
 
 
-class Collective(BaseModel):
-    """A collective that a rank entered, as a dump has it."""
+class Operation(BaseModel):
+    """A collective, send or receive that a rank issued, as a dump has it. Older dumps lack some fields."""
 
     model_config = ConfigDict(extra="ignore")
 
     process_group: tuple[str, ...] = ()
     pg_id: int | str = ""
-    sequence: int = Field(default=0, alias="collective_seq_id")
+    sequence: int = Field(default=0, validation_alias=AliasChoices("collective_seq_id", "seq_id"))
+    transfer: int = Field(default=0, alias="p2p_seq_id")
+    """Number of a send or receive."""
     name: str = Field(default="", alias="profiling_name")
     input_sizes: list[list[int] | int] = Field(default_factory=list)
+    input_dtypes: list[str] = Field(default_factory=list)
     state: str = ""
     retired: bool = False
     is_p2p: bool = False
@@ -40,6 +48,12 @@ class Collective(BaseModel):
     @property
     def group(self) -> str:
         return _group_name(*self.process_group[:2]) if self.process_group else str(self.pg_id)
+
+    @property
+    def direction_and_peer(self) -> tuple[str, int] | None:
+        """Return `send` or `recv` and the other side's index in the group; None for other operations."""
+        found = re.search(r"\b(send|recv) \d+(?:->|<-)(\d+)$", self.name)
+        return None if found is None else (found[1], int(found[2]))
 
     @property
     def is_over(self) -> bool:
@@ -62,8 +76,8 @@ class _Group(BaseModel):
 class _Dump(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    version: str
-    entries: list[Collective] = Field(default_factory=list)
+    version: str = ""
+    entries: list[Operation]
     pg_config: dict[str, _Group] = Field(default_factory=dict)
     rank: int | None = None
 
@@ -72,9 +86,37 @@ class RankDump(NamedTuple):
     """The recorded collectives of one rank."""
 
     rank: int
-    collectives: tuple[Collective, ...]
+    operations: tuple[Operation, ...]
     groups: dict[str, tuple[int, ...]]
     """Name -> members, as far as the dump has them."""
+
+    def collectives(self, group: str) -> dict[int, Operation]:
+        """Return the collectives of a group by number; of those that were coalesced, the last."""
+        return {entry.sequence: entry for entry in self.operations if entry.group == group and not entry.is_p2p}
+
+    def heads(self) -> list[Operation]:
+        """Return the operations that the rank is in: the first that has not ended, or the transfers up to the next
+        collective."""
+        transfers = [entry for *_, entry in self.open_transfers()]
+        collectives = [entry for entry in self.operations if not entry.is_p2p and not entry.is_over]
+        if not collectives:
+            return transfers
+        place = self.operations.index(collectives[0])
+        return [entry for entry in transfers if self.operations.index(entry) < place] or collectives[:1]
+
+    def open_transfers(self) -> Iterator[tuple[str, int, Operation]]:
+        """Yield direction, peer and operation of each send or receive that has not ended.
+
+        Only the entry that closes a batch of them has a state.
+        """
+        batches = {entry.transfer for entry in self.operations if entry.is_p2p and entry.name.endswith("coalesced")}
+        ended = {entry.transfer for entry in self.operations if entry.transfer in batches and entry.is_over}
+        for entry in self.operations:
+            if (found := entry.direction_and_peer) and not entry.is_over and entry.transfer not in ended:
+                direction, index = found
+                members = self.groups.get(entry.group) or range(index + 1)
+                if index < len(members):
+                    yield direction, members[index], entry
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -109,14 +151,16 @@ def read_dumps(folder: Path) -> tuple[list[RankDump], dict[str, str]]:
 def read_dump(file: Path, content: bytes) -> RankDump:
     """Read one rank's dump; unless the dump states its rank, it is the last number of the file name."""
     try:
-        dump = _Dump.model_validate(_plain(file, content))
+        tree = _plain(file, content)
+        # The first versions wrote the entries alone.
+        dump = _Dump.model_validate({"entries": tree} if isinstance(tree, list) else tree)
     except ValidationError as error:
         first = error.errors()[0]
         where = written_out(".".join(map(str, first["loc"])))[:80]
         raise DataError(f"{file}: no dump of the flight recorder: {where}: {first['msg']}.") from error
     rank = dump.rank if dump.rank is not None else _rank_in_name(file)
     groups = {_group_name(group.name, group.desc): group.members() for group in dump.pg_config.values()}
-    return RankDump(rank, tuple(entry for entry in dump.entries if not entry.is_p2p), groups)
+    return RankDump(rank, tuple(dump.entries), groups)
 
 
 def _plain(file: Path, content: bytes) -> Any:
@@ -145,73 +189,116 @@ def _group_name(name: str = "", desc: str = "") -> str:
 
 EVERYBODY = "(default_pg)"
 """Part of the name of the group of all ranks."""
-EQUAL_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce_scatter_tensor", "all_gather_into_tensor")
-"""Collectives whose inputs have equal sizes on all ranks."""
+EQUAL_SIZES = re.compile(
+    r"_?(?:all_?reduce|broadcast|reduce_scatter|all_gather)(?:_tensor|_into_tensor|_base|_single)?(?:_barrier)?", re.I
+)
+"""Operations whose inputs have equal sizes on all ranks."""
 
 
 def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> HungRanks:
-    """Find the ranks from dumps of the same moment."""
-    groups = [found for name in _group_names(dumps) if (found := _hung_group(name, dumps)) is not None]
-    waiting = {rank for group in groups for rank in group.waiting}
-    blamed = set[int]()
-    for group in groups:
-        outliers = {rank for ranks in group.others.values() for rank in ranks}
-        blamed |= outliers if outliers else (set(group.absent) | set(group.without_dump)) - waiting
+    """Find the ranks from dumps of the same moment: those that others wait for, and that wait for nobody."""
+    heads = {dump.rank: dump.heads() for dump in dumps}
+    places = dict.fromkeys((head.group, head.sequence) for found in heads.values() for head in found if not head.is_p2p)
+    blocked = [_blocked_group(*place, dumps, heads) for place in places]
+    blocked += _blocked_pairs(dumps, heads)
+    waits_for = defaultdict[int, set[int]](set)
+    for group, blocking in blocked:
+        for rank in group.waiting:
+            waits_for[rank] |= blocking
+    missing = {rank for group, _ in blocked if group.waiting for rank in (*group.absent, *group.without_dump)}
+    singled_out = {rank for group, _ in blocked for rank in _singled_out(group)}
+    # A rank that is in an operation, and waits for none in particular, is stuck itself.
+    stuck = {rank for rank, found in heads.items() if found} - singled_out
+    blamed = {rank for rank in (missing - stuck) | singled_out if not waits_for.get(rank)}
     return HungRanks(
         ranks=tuple(sorted(blamed)),
-        groups=tuple(groups),
-        because=Statement(code=_reason(groups, blamed, {dump.rank for dump in dumps})),
+        groups=tuple(group for group, _ in blocked),
+        because=Statement(code=_reason(blocked, blamed, heads.keys())),
         sources=dict(sources),
     )
 
 
-def _group_names(dumps: Sequence[RankDump]) -> list[str]:
-    return list(dict.fromkeys(collective.group for dump in dumps for collective in dump.collectives))
+Blocked = tuple[HungGroup, set[int]]
+"""An operation that has not ended, and the ranks for which those in it wait."""
 
 
-def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
-    """Return the state of a group; None if no rank waits in it."""
-    entered = {
-        dump.rank: {collective.sequence: collective for collective in dump.collectives if collective.group == name}
-        for dump in dumps
-    }
+def _singled_out(group: HungGroup) -> set[int]:
+    """Return the ranks that are in an operation in another way than the rest."""
+    return {*(rank for ranks in group.others.values() for rank in ranks), *group.not_started, *group.stopped}
+
+
+def _blocked_group(
+    name: str, sequence: int, dumps: Sequence[RankDump], heads: Mapping[int, Sequence[Operation]]
+) -> Blocked:
+    """Return the state of a collective in which some rank waits."""
+    entered = {dump.rank: dump.collectives(name) for dump in dumps}
     declared = {rank for dump in dumps for rank in dump.groups.get(name, ())}
-    seen = set(entered) if name.endswith(EVERYBODY) else {rank for rank, collectives in entered.items() if collectives}
+    seen = set(entered) if name.endswith(EVERYBODY) else {rank for rank, entries in entered.items() if entries}
     members = declared or seen
-    sequence = _stuck_at(entered, members)
-    if sequence is None:
-        return None
     if not declared and all(max(entered[rank], default=-1) >= sequence for rank in seen):
         # Nobody says who is in it, and all who are known to be have come: who wrote no dump has not.
         members |= {rank for dump in dumps for ranks in dump.groups.values() for rank in ranks} - entered.keys()
     at = {rank: entered[rank][sequence] for rank in sorted(members & entered.keys()) if sequence in entered[rank]}
     common, others = _split(at)
-    absent = [rank for rank in members & entered.keys() if max(entered[rank], default=-1) < sequence]
-    waiting = [rank for rank, collective in at.items() if _called(collective) == common and not collective.is_over]
-    return HungGroup(
+    unfinished = {rank: entry for rank, entry in at.items() if _called(entry) == common and not entry.is_over}
+    inside = {rank for rank, entry in unfinished.items() if entry in heads[rank] or entry.state == "started"}
+    elsewhere = unfinished.keys() - inside
+    absent = {rank for rank in members & entered.keys() if max(entered[rank], default=-1) < sequence}
+    without_dump = members - entered.keys()
+    blocking = {rank for ranks in others.values() for rank in ranks}
+    blocking = blocking or absent | without_dump | elsewhere
+    not_started, stopped = set[int](), set[int]()
+    if not blocking:
+        not_started = blocking = _minority({rank for rank in inside if at[rank].state == "scheduled"}, inside)
+    if not blocking:
+        last = {dump.rank: dump.operations[-1] for dump in dumps if dump.operations}
+        is_left = any(entry.is_over for entry in at.values())
+        stopped = blocking = _minority({rank for rank in inside if is_left or last[rank] is at[rank]}, at)
+    group = HungGroup(
         group=name,
         ranks=tuple(sorted(members)),
         sequence=sequence,
         collective=common,
-        waiting=tuple(waiting),
+        waiting=tuple(sorted(inside - blocking)),
         absent=tuple(sorted(absent)),
+        not_started=tuple(sorted(not_started)),
+        stopped=tuple(sorted(stopped)),
         others=others,
-        without_dump=tuple(sorted(members - entered.keys())),
+        without_dump=tuple(sorted(without_dump)),
     )
+    return group, blocking
 
 
-def _stuck_at(entered: Mapping[int, Mapping[int, Collective]], members: set[int]) -> int | None:
-    """Return the first number that a rank entered and did not leave."""
-    open_at = [
-        number
-        for rank in members & entered.keys()
-        for number, collective in entered[rank].items()
-        if not collective.is_over
-    ]
-    return min(open_at, default=None)
+def _minority(ranks: set[int], among: Collection[int]) -> set[int]:
+    """Return the ranks if they are fewer than the rest, or one of two; else what they share is nothing special."""
+    return ranks if 2 * len(ranks) < len(among) or (len(ranks), len(among)) == (1, 2) else set()
 
 
-def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]]]:
+def _blocked_pairs(dumps: Sequence[RankDump], heads: Mapping[int, Sequence[Operation]]) -> Iterator[Blocked]:
+    """Yield each send or receive in which a rank waits, and whose other side is not in its own."""
+    unfinished = {
+        (dump.rank, peer, way): entry
+        for dump in dumps
+        for way, peer, entry in reversed(list(dump.open_transfers()))  # the first of each kind counts
+    }
+    for (rank, peer, way), entry in unfinished.items():
+        answer = unfinished.get((peer, rank, "recv" if way == "send" else "send"))
+        if entry not in heads[rank] or (answer is not None and answer in heads[peer]):
+            continue
+        group = HungGroup(
+            group=entry.group,
+            ranks=tuple(sorted((rank, peer))),
+            sequence=entry.transfer,
+            collective=entry.name,
+            waiting=(rank,),
+            absent=(peer,) if peer in heads and answer is None else (),
+            others={},
+            without_dump=() if peer in heads else (peer,),
+        )
+        yield group, {peer}
+
+
+def _split(at: Mapping[int, Operation]) -> tuple[str, dict[str, tuple[int, ...]]]:
     """Return what most ranks entered, and what the others did; in a tie nobody is to blame."""
     ranks = defaultdict[str, list[int]](list)
     for rank, collective in at.items():
@@ -223,20 +310,26 @@ def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]
     return common, {called: tuple(members) for called, members in ranks.items() if called != common}
 
 
-def _called(collective: Collective) -> str:
-    """Return the collective's name, with its input sizes if these must agree."""
-    if collective.name.rpartition(":")[2].removeprefix("_") in EQUAL_SIZES:
-        sizes = [size if isinstance(size, list) else [size] for size in collective.input_sizes]
-        return f"{collective.name} of {' and '.join('x'.join(map(str, size)) for size in sizes)}"
-    return collective.name
+def _called(entry: Operation) -> str:
+    """Return the collective's name, with its input's sizes and types if these must agree."""
+    if not EQUAL_SIZES.fullmatch(entry.name.rpartition(":")[2]):
+        return entry.name
+    sizes = [size if isinstance(size, list) else [size] for size in entry.input_sizes]
+    types = "".join(f", {name}" for name in dict.fromkeys(entry.input_dtypes))
+    return f"{entry.name} of {' and '.join('x'.join(map(str, size)) for size in sizes)}{types}"
 
 
-def _reason(groups: Sequence[HungGroup], blamed: set[int], dumped: set[int]) -> str:
+def _reason(blocked: Sequence[Blocked], blamed: set[int], dumped: Collection[int]) -> str:
     """Return the code of the reason."""
+    groups = [group for group, _ in blocked]
     if not groups:
         return "none waits"
-    if blamed:
-        return "never entered" if blamed <= dumped else "no dump"
-    if any(" or " in group.collective for group in groups):
-        return "tie"
-    return "circle" if any(group.absent for group in groups) else "all entered"
+    if not blamed:
+        if any(" or " in group.collective for group in groups):
+            return "tie"
+        return "circle" if all(blocking for _, blocking in blocked) else "all entered"
+    if not blamed <= set(dumped):
+        return "no dump"
+    if any(blamed & {*group.absent, *(rank for ranks in group.others.values() for rank in ranks)} for group in groups):
+        return "never entered"
+    return "not started" if any(blamed & set(group.not_started) for group in groups) else "stopped"

@@ -137,7 +137,7 @@ DUMP = pickle.dumps(
 
 
 def test_a_dump_that_is_cut_anywhere_is_one_error(tmp_path):
-    assert len(read_dump(tmp_path / "rank_0", DUMP).collectives) == 4
+    assert len(read_dump(tmp_path / "rank_0", DUMP).operations) == 4
     for end in range(len(DUMP)):
         with pytest.raises(DataError, match="rank_0"):
             read_dump(tmp_path / "rank_0", DUMP[:end])

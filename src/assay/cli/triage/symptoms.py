@@ -83,7 +83,7 @@ def _replayed_causes(found: "Symptoms", timeout_s: float) -> "tuple[SharedCause,
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @json_option
 def hang(folder: Path, as_json: bool) -> None:
-    """List the ranks that never entered a collective that the others wait in, or that entered another one.
+    """List the ranks for which the others wait in a collective, a send or a receive.
 
     FOLDER holds one dump of torch's flight recorder per rank, JSON or pickle. No code in a dump is executed.
     """

@@ -237,6 +237,8 @@ def _hung(found: HungRanks) -> Document:
 
 def _hung_group(group: HungGroup) -> Blocks:
     facts = [Fact("wait", _numbers(group.waiting)), Fact("never entered it", _numbers(group.absent))]
+    facts += [Fact("not begun by the device of", _numbers(group.not_started))] if group.not_started else []
+    facts += [Fact("nothing after it from", _numbers(group.stopped))] if group.stopped else []
     facts += [Fact(f"entered {called} instead", _numbers(ranks)) for called, ranks in group.others.items()]
     facts += [Fact("no dump of", _numbers(group.without_dump))] if group.without_dump else []
     return f"group {group.group}, collective {group.sequence}, {group.collective}", _facts(*facts)
