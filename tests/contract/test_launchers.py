@@ -169,7 +169,7 @@ def test_a_run_that_loses_its_leader_goes_on_to_the_undisturbed_weights(
     assert_as_if_nothing_had_happened(engine, lose(engine, start, "leader", capsys), undisturbed)
 
 
-@on(engines_with("it grows"))
+@on(engines_with("it grows"), soak=("slurm",))
 def test_a_run_grows_and_shrinks_and_ends_with_the_undisturbed_weights(engine: Engine, start, undisturbed: str) -> None:
     first, *others = engine.SIZES
     started = start("--workers=1..2", nodes=engine.RESIZABLE_NODES, step_s=1.0)
@@ -183,7 +183,7 @@ def test_a_run_grows_and_shrinks_and_ends_with_the_undisturbed_weights(engine: E
         assert after.start_step == before.end_step, "no step was lost"
 
 
-@on(engines_with("a node is drained"))
+@on(engines_with("a node is drained"), soak=("slurm",))
 def test_a_node_that_is_drained_is_left_in_time(engine: Engine, start, undisturbed: str) -> None:
     started = start()
     wait_until(lambda: started.step() >= 2, "commits")

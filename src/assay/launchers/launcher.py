@@ -10,7 +10,7 @@ import fcntl
 import math
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from assay.elastic.workers import Workers
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
+from assay.store.known_runs import RUN_FILE
 
 LaunchState = Literal["queued", "running", "ended", "elsewhere"]
 """`ended` does not imply success, which the run's log tells. `elsewhere`: a process on another host, whose state is
@@ -75,11 +76,9 @@ class SchedulerLauncher:
 @contextmanager
 def starting(run: Run) -> Iterator[None]:
     """During the body, which starts and records a launch, hold the run's lock: a second command finds the record."""
-    folder = Path(run.run_dir) / "launches"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as lock:
+    with ExitStack() as opened:
         with suppress(OSError):  # a network file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(opened.enter_context((Path(run.run_dir) / RUN_FILE).open("r+")), fcntl.LOCK_EX)
         yield
 
 
