@@ -1,6 +1,7 @@
 """Registry of live workers and their slots, renewed by each worker.
 
-    worker/ID    name, slots, time of the last renewal
+    worker/ID             of 'assay serve worker': name, slots, time of the last renewal
+    session-worker/ID     of 'assay serve sessions'
 
 It informs people and queue estimates only. Leases assign work, so a wrong clock can hide a worker but do no more.
 """
@@ -17,6 +18,7 @@ RENEWAL_S = 10.0
 SILENT_S = 30.0
 """A worker without a renewal for this long counts as gone."""
 FORGOTTEN_S = 86_400.0
+JOB_WORKERS, SESSION_WORKERS = "worker", "session-worker"
 
 
 class WorkerInfo(NamedTuple):
@@ -33,9 +35,10 @@ class WorkerInfo(NamedTuple):
 class WorkerRegistry:
     """All workers of a store."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, *, folder: str = JOB_WORKERS) -> None:
         self._store = store
         self._clock = clock
+        self._folder = folder
 
     def live(self) -> list[WorkerInfo]:
         """Return the workers that are alive."""
@@ -51,7 +54,7 @@ class WorkerRegistry:
 
     def _all(self) -> list[tuple[str, WorkerInfo]]:
         found = []
-        for item in sorted(self._store.list("worker/"), key=lambda listed: listed.key):
+        for item in sorted(self._store.list(f"{self._folder}/"), key=lambda listed: listed.key):
             with suppress(ValueError, TypeError):  # truncated by a worker that died
                 found.append((item.key, WorkerInfo(**json.loads(self._store.get(item.key)))))
         return found
@@ -60,12 +63,12 @@ class WorkerRegistry:
 class WorkerRegistration:
     """Registration of one worker."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, *, name: str, slots: int) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, *, name: str, slots: int, folder: str = JOB_WORKERS) -> None:
         self._store = store
         self._clock = clock
         self._name = name
         self._num_slots = slots
-        self._key = f"worker/{secrets.token_hex(8)}"
+        self._key = f"{folder}/{secrets.token_hex(8)}"
         self._renewed_s: float | None = None
 
     def renew(self) -> None:

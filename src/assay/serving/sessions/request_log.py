@@ -167,6 +167,17 @@ class RequestLog:
     def has_result(self, seq_id: int) -> bool:
         return self._store.exists(self._key("results", seq_id))
 
+    def missing_before(self, seq_id: int) -> int | None:
+        """Return the number of the last request before this one that has not arrived, or None if none is missing."""
+        if self.target.role == "sample":
+            return None
+        for number in range(seq_id - 1, -1, -1):
+            if self.has_result(number):
+                return None
+            if not self.has_request(number):
+                return number
+        return None
+
     def seq_ids(self, kind: Literal["requests", "results"] = "requests") -> Iterator[int]:
         """Yield the numbers of all requests or results, in no particular order."""
         for item in self._store.list(f"{self._folder}/{kind}/"):

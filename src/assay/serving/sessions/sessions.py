@@ -26,8 +26,16 @@ from assay.records.session import (
     SessionSampler,
 )
 from assay.serving.admin.spend import mark_charged
+from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistry
 from assay.serving.repository import ResourceRepository, ResourceState, resource_log
-from assay.serving.sessions.request_log import ChangedRequestError, RequestLog, TargetId, data_folder, read_target_id
+from assay.serving.sessions.request_log import (
+    ChangedRequestError,
+    RequestId,
+    RequestLog,
+    TargetId,
+    data_folder,
+    read_target_id,
+)
 from assay.store.leases import leases
 
 SCHEME = "tinker://"
@@ -164,15 +172,23 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         )
         self.change(path.model.session_id, lambda state: deleted if state.checkpoint(path) else None)
 
-    def waiting_reason(self, session_id: str) -> str | None:
-        """Return why requests of a session are not executed, or None if a worker executes them."""
-        held = [*leases(self.store, data_folder(session_id))][-1:]
-        if not held:
-            return "No worker has taken the session yet."
-        is_silent = self._clock.now_s() - held[0].beat_s > held[0].term_s
-        if held[0].is_released or is_silent:
-            return f"The worker {held[0].worker} is gone, and no other has taken the session yet."
+    def waiting_reason(self, request: RequestId) -> str | None:
+        """Return why a request is not executed, or None if a worker is about to."""
+        held = [*leases(self.store, data_folder(request.target.session_id))][-1:]
+        is_silent = bool(held) and self._clock.now_s() - held[0].beat_s > held[0].term_s
+        if not held or held[0].is_released or is_silent:
+            gone = f"The worker {held[0].worker} is gone, and no other" if held else "No worker"
+            return f"{gone} has taken the session yet. {self.missing_worker() or ''}".rstrip()
+        missing = self.requests(request.target).missing_before(request.seq_id)
+        if missing is not None:
+            return f"Request {missing} of {request.target} has not arrived, and later ones wait for it."
         return None
+
+    def missing_worker(self) -> str | None:
+        """Return what to do if there is no worker for sessions, or None if there is one."""
+        if WorkerRegistry(self.store, self._clock, folder=SESSION_WORKERS).live():
+            return None
+        return "No worker executes sessions: start 'assay serve sessions' on a machine with access to this home."
 
     def charge(self, session_id: str, charge: SessionCharged) -> None:
         """Record device time; the project is charged for it."""

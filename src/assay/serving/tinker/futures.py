@@ -42,7 +42,7 @@ class FutureWatch:
                 return await self._wait(log, request)
         finally:
             self._num_pending -= 1
-        reason = await anyio.to_thread.run_sync(self._waiting_reason, request.target.session_id, project)
+        reason = await anyio.to_thread.run_sync(self._waiting_reason, request, project)
         state = "active" if reason is None else "paused_capacity"
         tree = {"type": "try_again", "request_id": name, "queue_state": state, "queue_state_reason": reason}
         return JSONResponse(tree, 408)
@@ -54,8 +54,8 @@ class FutureWatch:
             look_s = min(1.5 * look_s, LAST_LOOK_S)
         return Response(result.body, media_type=result.content_type)
 
-    def _waiting_reason(self, session_id: str, project: str) -> str | None:
-        return self._spent_reason(project) or self._sessions.waiting_reason(session_id)
+    def _waiting_reason(self, request: RequestId, project: str) -> str | None:
+        return self._spent_reason(project) or self._sessions.waiting_reason(request)
 
     def _log_of(self, request: RequestId, project: str) -> RequestLog:
         self._sessions.found(request.target.session_id, project)

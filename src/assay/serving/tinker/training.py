@@ -50,7 +50,9 @@ def create_session(call: TinkerCall) -> dict[str, Any]:
         user_metadata=body.user_metadata or {},
     )
     call.app.sessions.put(created)
-    return {"type": "create_session", "session_id": created.session_id}
+    # The SDK reports a reason for waiting after a quarter of an hour, and a warning at once.
+    warning = call.app.sessions.missing_worker()
+    return {"type": "create_session", "session_id": created.session_id, "warning_message": warning}
 
 
 def heartbeat(call: TinkerCall) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from assay.base.units import number_of
 from assay.elastic.processor import gpus_here, processor_here
 from assay.elastic.workers import Workers, room_here
 from assay.serving.jobs import JobRepository
+from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistration
 from assay.serving.sessions.sessions import SessionRepository
 from assay.store.home import Home
 from assay.store.leased_worker import LeasedWorker
@@ -57,9 +58,11 @@ def run_sessions(
         name = f"process {os.getpid()} on {socket.gethostname()}"
         worker = LeasedWorker(store, [handler], name=name, clock=clock, term_s=lease_s, notify=notify)
         notify(f"executing sessions of {home.api} on {number_of(world_size, 'rank')}")
+        registration = WorkerRegistration(store, clock, name=name, slots=1, folder=SESSION_WORKERS)
         wait_s = SHORTEST_WAIT_S
         while not is_over.is_set():
             try:
+                registration.renew()
                 worker.poll()
             except StoreError as error:
                 notify(f"sessions: {error} Retrying.")
@@ -68,6 +71,7 @@ def run_sessions(
             is_over.wait(0.0 if handler.has_executed else wait_s)
         with suppress(StoreError):  # otherwise the leases expire
             worker.leave()
+            registration.deregister()
 
 
 def _world_size(workers: Workers) -> int:

@@ -9,6 +9,7 @@ import zstandard
 from starlette.testclient import TestClient
 
 from assay.serving.openai.app_state import AppState
+from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistration
 from assay.serving.tinker import app as tinker_app
 from assay.serving.tinker import futures
 from assay.serving.tinker.messages import new_message
@@ -124,8 +125,24 @@ def test_a_pending_result_says_why(app: AppState, http: TestClient) -> None:
     assert lease is not None
     pending = result(http, {"request_id": f"{model_id}:0"}, 408)
     assert (pending["queue_state"], pending["queue_state_reason"]) == ("active", None)
+    post(http, "optim_step", model_id=model_id, seq_id=3, adam_params={})
+    missing = result(http, {"request_id": f"{model_id}:3"}, 408)["queue_state_reason"]
+    assert missing == f"Request 2 of {model_id} has not arrived, and later ones wait for it."
     lease.beat(release=True)
-    assert "worker w is gone" in result(http, {"request_id": f"{model_id}:0"}, 408)["queue_state_reason"]
+    gone = result(http, {"request_id": f"{model_id}:0"}, 408)["queue_state_reason"]
+    assert "worker w is gone" in gone and "start 'assay serve sessions'" in gone
+
+
+def test_a_new_session_is_warned_if_nobody_executes_it(app: AppState, http: TestClient) -> None:
+    def warning() -> Any:
+        return post(http, "create_session", sdk_version="0.38.0")["warning_message"]
+
+    assert "start 'assay serve sessions'" in warning()
+    worker = WorkerRegistration(app.sessions.store, app.clock, name="w", slots=1, folder=SESSION_WORKERS)
+    worker.renew()
+    assert warning() is None
+    worker.deregister()
+    assert "start 'assay serve sessions'" in warning()
 
 
 def test_a_project_over_its_limit_hears_why_its_results_are_pending(app: AppState, http: TestClient) -> None:
