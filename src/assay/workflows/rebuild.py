@@ -17,6 +17,7 @@ from assay.records.run import Run
 from assay.serving.admin.spend import ChargedResources, debit_all
 from assay.serving.batches.batches import BatchRepository
 from assay.serving.evals.runs import EvalRunRepository
+from assay.serving.sessions.sessions import SessionRepository
 from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import CAMPAIGN_FILE, Home
@@ -103,7 +104,8 @@ def _results_in_folders(ledger: Ledger, home: Home) -> None:
 def _api_debits(ledger: Ledger, home: Home) -> None:
     if home.api.is_dir():
         store, clock = open_store(str(home.api)), SystemClock()
-        debit_all(ledger, ChargedResources(EvalRunRepository(store, clock), BatchRepository(store, clock)))
+        kinds = EvalRunRepository(store, clock), BatchRepository(store, clock), SessionRepository(store, clock)
+        debit_all(ledger, ChargedResources(*kinds))
 
 
 def _campaigns(ledger: Ledger, home: Home) -> None:

@@ -99,13 +99,13 @@ def _print_costs(
     from assay.serving.batches.batches import BatchRepository
     from assay.serving.evals.runs import EvalRunRepository
     from assay.serving.jobs import JobRepository
+    from assay.serving.sessions.sessions import SessionRepository
     from assay.store.objects import open_store
 
     first, last = utc_day("--from", since), utc_day("--to", until)
     store, clock = open_store(str(home.api)), SystemClock()
-    charged = ChargedResources(
-        JobRepository(store, clock), EvalRunRepository(store, clock), BatchRepository(store, clock)
-    )
+    tasks = EvalRunRepository(store, clock), BatchRepository(store, clock)
+    charged = ChargedResources(JobRepository(store, clock), *tasks, SessionRepository(store, clock))
     owners = owners_in(home, ledger, charged, by=by)
     report = cost_report(ledger, home.settings(), owners, by=by, since=first, until=last)
     if as_json:

@@ -102,7 +102,7 @@ class CostOwners(NamedTuple):
     project: Callable[[str], str]
     program: Callable[[str], str]
     charges: Callable[[str], Sequence[HeldTime]]
-    """When the evaluations of a job, an eval run or a batch held devices."""
+    """When a session, the evaluations of a job, an eval run or a batch held devices."""
 
 
 def owners_in(home: Home, ledger: Ledger, charged: ChargedResources, *, by: Grouping) -> CostOwners:
@@ -187,7 +187,7 @@ def cost_report(
         found = interruptions_of(
             ended, run.seconds, finished_by=last if any(attempt.attempt == last for attempt in ended) else None
         )
-        charges += [*_training(run), *_evaluation(run, owners), *(_waiting(item, ended) for item in found)]
+        charges += [*_training(run, owners), *_evaluation(run, owners), *(_waiting(item, ended) for item in found)]
         prices = run.prices if settings.device_hour_prices else {}
         interruptions += [
             _interruption(item, prices.get(item.attempt)) for item in found if is_within(day_of(item.at_s))
@@ -224,9 +224,11 @@ def _runs(ledger: Ledger, settings: Settings) -> Iterator[_Run]:
         attempts[attempt.run_id].append(attempt)
     for part in ledger.phase_seconds():
         seconds[part.run_id].append(part)
-    drills = {run.run_id for run in ledger.runs() if run.is_drill}
+    drills, planned = {run.run_id for run in ledger.runs() if run.is_drill}, settings.planned_price()
     for run_id in sorted({*attempts, *seconds} - drills):
         prices = {attempt.attempt: settings.price_of(attempt) for attempt in attempts[run_id]}
+        if not prices and planned is not None:  # a session, an eval run or a batch, whose devices are not on record
+            prices = {1: planned.amount}
         yield _Run(run_id, attempts[run_id], seconds[run_id], prices)
 
 
@@ -239,7 +241,8 @@ def _finished_by(ledger: Ledger) -> dict[str, int]:
     return {run_id: RunFinished.from_json(text, source=f"ledger, log of {run_id}").attempt for run_id, text in rows}
 
 
-def _training(run: _Run) -> Iterator[_Charge]:
+def _training(run: _Run, owners: CostOwners) -> Iterator[_Charge]:
+    """Yield the attempts of a run, or when a session of the Tinker API, which has none, was charged."""
     by_number = {attempt.attempt: attempt for attempt in run.attempts}
     for number in sorted({part.attempt for part in run.seconds if part.attempt}):
         parts = [part for part in run.seconds if part.attempt == number]
@@ -252,7 +255,8 @@ def _training(run: _Run) -> Iterator[_Charge]:
         }
         person = "" if attempt is None else attempt.environment.user
         end_s = start_s if attempt is None or attempt.ended_s is None else attempt.ended_s
-        yield _Charge(run.run_id, person, start_s, end_s, run.prices.get(number, run.last_price()), seconds)
+        charge = _Charge(run.run_id, person, start_s, end_s, run.prices.get(number, run.last_price()), seconds)
+        yield from [charge] if attempt else _spread(charge, owners)
 
 
 def _open(attempt: Attempt, seen_s: float) -> _Charge:
@@ -269,13 +273,19 @@ def _evaluation(run: _Run, owners: CostOwners) -> Iterator[_Charge]:
     last = run.attempts[-1] if run.attempts else None
     person = "" if last is None else last.environment.user
     charge = _Charge(run.run_id, person, 0.0, 0.0, run.last_price(), {"evaluation": spent_s})
-    held = [part for part in owners.charges(run.run_id) if part.device_s]
+    ended_s = 0.0 if last is None else last.ended_s or last.started_s
+    yield from _spread(charge._replace(began_s=ended_s, ended_s=ended_s), owners)
+
+
+def _spread(charge: _Charge, owners: CostOwners) -> Iterator[_Charge]:
+    """Yield a share of a charge for each time that the API charged, or the whole if it charged nothing."""
+    held = [part for part in owners.charges(charge.run_id) if part.device_s]
     for part in held:
         share = part.device_s / sum(other.device_s for other in held)
-        yield charge._replace(began_s=part.began_s, ended_s=part.ended_s, seconds={"evaluation": spent_s * share})
+        seconds = {kind: seconds * share for kind, seconds in charge.seconds.items()}
+        yield charge._replace(began_s=part.began_s, ended_s=part.ended_s, seconds=seconds)
     if not held:
-        ended_s = 0.0 if last is None else last.ended_s or last.started_s
-        yield charge._replace(began_s=ended_s, ended_s=ended_s)
+        yield charge
 
 
 def _waiting(found: Interruption, attempts: Sequence[Attempt]) -> _Charge:

@@ -7,13 +7,18 @@ split between the days in proportion. The sum over days equals the held time in 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from assay.base.errors import StoreError
 from assay.records.fine_tuning_job import JobCharged
+from assay.records.phase import Phase
 from assay.records.run import PhaseSeconds
 from assay.records.session import SessionCharged
 from assay.serving.repository import ResourceRepository
+from assay.store.home import Home
+from assay.store.ledger.writer import marking
 from assay.store.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -193,12 +198,21 @@ class ProjectSpend:
         return spent_s
 
 
-def debit(ledger: "Ledger", resource_id: str, charges: Iterable[HeldTime]) -> None:
-    """Record the device time of one eval run or batch in the ledger."""
+def debit(ledger: "Ledger", resource_id: str, charges: Sequence[HeldTime]) -> None:
+    """Record the device time of one eval run, batch or session in the ledger."""
     seconds = sum(charge.device_s for charge in charges)
     if seconds:
-        held = PhaseSeconds(run_id=resource_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds})
+        is_training = any(map(_is_training, charges))
+        phases: dict[Phase, float] = {"compute" if is_training else "evaluation": seconds}
+        attempt = int(is_training)  # 0 is none
+        held = PhaseSeconds(run_id=resource_id, attempt=attempt, rank=0, held_s=seconds, seconds=phases)
         ledger.record_phase_seconds(held)
+
+
+def debit_at_once(home: Home, resource_id: str, charges: Sequence[HeldTime]) -> None:
+    """Record it in the ledger of a home; if the ledger is unavailable, it catches up when it is opened next."""
+    with suppress(StoreError), marking(home, resource_id), home.open_ledger() as ledger:
+        debit(ledger, resource_id, charges)
 
 
 def debit_all(ledger: "Ledger", resources: ChargedResources) -> None:

@@ -9,15 +9,15 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.launchers.launcher import Launcher
-from assay.serving.admin.spend import HeldTime, debit
+from assay.serving.admin.spend import debit_at_once
 from assay.serving.batches.batches import BatchRepository
 from assay.serving.evals.evals import EvalRepository
 from assay.serving.evals.runs import EvalRunRepository
@@ -28,7 +28,6 @@ from assay.serving.webhooks.delivery import POLL_S, WebhookDelivery
 from assay.serving.webhooks.outbox import Outbox
 from assay.store.home import Home
 from assay.store.leased_worker import LeasedWorker
-from assay.store.ledger.writer import marking
 from assay.store.objects import ObjectStore, open_store
 from assay.workers.batch.metrics import serving_metrics
 from assay.workers.engine.forks import EngineForks
@@ -125,12 +124,7 @@ def _process_tasks(
     from assay.workers.batch.eval_run_handler import EvalRunHandler
     from assay.workers.batch.models import EngineModels
 
-    def debited(task_id: str, charges: Sequence[HeldTime]) -> None:
-        # If the ledger is unavailable, it catches up when it is opened next.
-        with suppress(StoreError), marking(home, task_id), home.open_ledger() as ledger:
-            debit(ledger, task_id, charges)
-
-    clock, start = SystemClock(), EngineForks(home).start
+    clock, start, debited = SystemClock(), EngineForks(home).start, partial(debit_at_once, home)
     try:
         with closing(EngineModels(start, max_models=max_models, max_bytes=max_bytes, is_over=is_over)) as models:
             tools = (FileRepository(store, clock), models, Outbox(store, clock))

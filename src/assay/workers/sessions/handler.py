@@ -11,13 +11,14 @@ stored and freed.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
 
 from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.records.session import SessionCharged
+from assay.serving.admin.spend import HeldTime
 from assay.serving.sessions.request_log import TargetId, data_folder, waiting_samples
 from assay.serving.sessions.sessions import SessionState
 from assay.store.leased_worker import WorkUnit
@@ -60,11 +61,14 @@ class SessionHandler:
         *,
         num_devices: int = 1,
         is_spent: Callable[[str], bool] = lambda project: False,
+        debit: Callable[[str, Sequence[HeldTime]], None] = lambda session_id, charges: None,
     ) -> None:
-        """`num_devices`: of all ranks. `is_spent`: project -> whether it is over its limit; then its sessions wait."""
+        """`num_devices`: of all ranks. `is_spent`: project -> whether it is over its limit; then its sessions wait.
+        `debit`: called with all charges of a session that is let go."""
         self._tools = tools
         self._is_spent = is_spent
         self._num_devices = num_devices
+        self._debit = debit
         self._held: dict[str, _Held] = {}
         self._deferred_until_s: dict[str, float] = {}
         self._losses = Counter[str]()
@@ -156,6 +160,9 @@ class SessionHandler:
             self._restart_ranks(unit_id, error)
         if held.device_s > held.charged_s:
             self._charge(unit_id, held)
+        state = self._tools.sessions.state(unit_id)
+        if held.device_s and state is not None:
+            self._debit(unit_id, state.charges)
         del self._held[unit_id]
         self._turns.pop(unit_id, None)
         return True

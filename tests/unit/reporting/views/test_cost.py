@@ -10,10 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.session import SessionCharged, SessionCreated
 from assay.reporting.views.cost import CostOwners, CostReport, Grouping, cost_report
+from assay.serving.admin.spend import ChargedResources, debit_all
+from assay.serving.sessions.sessions import SessionRepository
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.objects import open_store
 from assay.store.settings import Settings
+from clocks import ManualClock
 from machine import MACHINE
 
 PRICES = Settings(currency="EUR", device_hour_prices={"cpu": 2.0})
@@ -123,3 +128,21 @@ def test_runs_are_grouped_by_their_owners(ledger: Ledger) -> None:
     assert {line.name: line.num_runs for line in by_program.lines} == {"wp": 1, "": 1}
     by_person = cost_report(ledger, PRICES, owners, by="person")
     assert {line.num_runs for line in by_person.lines} == {2}
+
+
+def test_a_session_costs_what_it_was_charged_on_the_days_of_its_leases(ledger: Ledger) -> None:
+    sessions, session_id = SessionRepository(open_store("memory:"), ManualClock()), "session-" + "0" * 24
+    sessions.put(SessionCreated(session_id=session_id, project="ours", at_s=0.0, key_id="", sdk_version="0.38.0"))
+    for lease, day, device_s in ((1, 1, 1800.0), (1, 1, 3600.0), (2, 3, 900.0)):
+        times = {"at_s": 0.0, "began_s": day * DAY_S, "ended_s": day * DAY_S + 9000.0}
+        sessions.charge(session_id, SessionCharged(lease=lease, device_s=device_s, **times))
+    charged = ChargedResources(sessions)
+    debit_all(ledger, charged)
+    state = sessions.state(session_id)
+    assert state is not None
+    owners = CostOwners(charged.project, lambda run_id: "", lambda run_id: state.charges)
+    days = cost_report(ledger, PRICES, owners, by="day").lines
+    found = [(line.name, line.held_device_hours, line.useful_device_hours, line.cost) for line in days]
+    assert found == [("1970-01-02", 1.0, 1.0, 2.0), ("1970-01-04", 0.25, 0.25, 0.5)]
+    [line] = cost_report(ledger, PRICES, owners, by="project").lines
+    assert (line.name, line.held_device_hours, line.evaluation_device_hours) == ("ours", 1.25, 0.0)

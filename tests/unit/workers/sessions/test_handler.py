@@ -189,7 +189,13 @@ def test_device_time_is_charged_and_a_project_over_its_limit_waits_with_its_mode
         projects.ensure("p", by="me")
         budgets = Budgets(store, JobRepository(store, session.clock), lambda run_id: (), session.clock)
         models = SlowModels(session, ranks)
-        handler = SessionHandler(session.tools(models), num_devices=2, is_spent=budgets.is_spent)
+        debits: list[float] = []
+        handler = SessionHandler(
+            session.tools(models),
+            num_devices=2,
+            is_spent=budgets.is_spent,
+            debit=lambda _, charges: debits.append(sum(charge.device_s for charge in charges)),
+        )
         worker = LeasedWorker(store, [handler], name="a", clock=session.clock, term_s=1e9)
         found: list[Any] = []
         for limit_s in (200.0, None):
@@ -204,10 +210,11 @@ def test_device_time_is_charged_and_a_project_over_its_limit_waits_with_its_mode
         worker.leave()
         state = session.sessions.state(SESSION)
         assert state is not None
-        return [*found, len(session.results()), [(charge.lease, charge.device_s) for charge in state.charges]]
+        charged = [(charge.lease, charge.device_s) for charge in state.charges]
+        return [*found, len(session.results()), charged, debits]
 
-    [(spent, stored, raised, _, num_results, charges)] = on_ranks(1, served, tmp_path)
+    [(spent, stored, raised, _, num_results, charges, debits)] = on_ranks(1, served, tmp_path)
     assert spent == (120, 0, [240.0]), "two devices for 120 s: the charge of the first minute is below the limit"
     assert stored == [f"0/commits/{121:019d}"]
     assert raised[0] == 180 and num_results == 181
-    assert charges == [(1, 240.0), (2, 120.0)]
+    assert charges == [(1, 240.0), (2, 120.0)] and debits == [240.0, 360.0]
