@@ -21,6 +21,7 @@ from assay.elastic import supervisor as supervisor_module
 from assay.elastic.nodes import follower as follower_module
 from assay.elastic.nodes import group as group_module
 from assay.elastic.nodes import node as node_module
+from assay.elastic.nodes import server as server_module
 from assay.elastic.nodes.group import NodeGroup
 from assay.elastic.nodes.node import RunNode
 from assay.elastic.supervisor import RestartPolicy, Supervisor
@@ -39,7 +40,8 @@ from variants import slow, soaked
 
 TARGET, COMMIT_EVERY, STEP_S = 300, 20, 0.002
 NUM_EVENTS = 4
-OF_LEADER = ("lead leaves", "lead dies", "lead is cut off")
+OF_LEADER = ("lead leaves", "lead dies")
+OF_NETWORK = ("lead is cut off", "network splits")
 CLOCK = SystemClock()
 
 
@@ -87,9 +89,10 @@ class World:
                 return
             if life.step == TARGET - 1 and not self.may_finish and not life.stop_requested:
                 return
-            life.step, life.digest = life.step + 1, chain(life.digest, life.step + 1)
+            if life.step < TARGET:  # a lead that was cut off may have finished before
+                life.step, life.digest = life.step + 1, chain(life.digest, life.step + 1)
             is_done = life.step == TARGET
-            if is_done or life.stop_requested or life.step % COMMIT_EVERY == 0:
+            if life.step > life.committed and (is_done or life.stop_requested or life.step % COMMIT_EVERY == 0):
                 self._commit(life)
             if is_done:
                 log = CommitLog(self.store, attempt=life.attempt.attempt)
@@ -209,6 +212,8 @@ class Node:
             try:
                 last = self.supervisor.run(self.life.num_nodes)
             except FencedError:
+                if self.supervisor.stop_requested:
+                    return "left"
                 self.node.was_fenced()
                 return ""
             if last is not None and last.outcome == "succeeded":
@@ -232,15 +237,17 @@ class Node:
             self.node._stop_requested = True  # so that the thread ends
             follower._link.close()
             return
-        self.cut_off()
+        self.cut_off(lives=False)
         group.close = lambda: None  # type: ignore[method-assign]
         for part in self.life.world.lives[self.life.attempt.attempt].parts:
             part.is_gone |= part.ranks.start == 0
         raise Killed
 
-    def cut_off(self) -> None:
-        """Nobody reaches the lead any more, which lives."""
+    def cut_off(self, *, lives: bool) -> None:
+        """Nobody reaches the lead any more, which goes on, and shows that in the run's folder if it `lives`."""
         assert self.group is not None
+        if not lives:
+            self.group._file._is_over.set()
         self.group._server.close()
         for peer in [*self.group._peers.values(), *self.group._waiting_peers()]:
             peer.link.close()
@@ -266,18 +273,26 @@ class ComeAndGo:
     """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
     last step."""
 
+    leader: Node
+
     def __init__(self, world: World, run: Run, seed: int) -> None:
         self.world, self.run = world, run
         self.rng, self.did = random.Random(seed), list[str]()
         self.num_nodes = self.rng.randint(3, 8)
         self.attempts: list[Attempt] = []
         self.left: list[Node] = []
+        self.is_split = False
+        """Whether the lead lives, and nobody reaches it."""
+        self.takeovers: list[int] = []
+        """Attempts with which another node took the run away from such a lead."""
         self.present = [Node(run, index, self) for index in range(self.num_nodes)]
 
     def seen_by(self, node: Node) -> Seen:
         return Seen(self, node)
 
     def attempt_began(self, attempt: Attempt, leader: Node) -> None:
+        if self.is_split and leader is not self.leader:
+            self.takeovers.append(attempt.attempt)
         self.attempt, self.leader, self.is_done = attempt, leader, False
 
     def tick(self, attempt: Attempt) -> None:
@@ -299,10 +314,11 @@ class ComeAndGo:
         busy = {self.group._peers[number].node for number in self.group._busy & self.group._peers.keys()}
         followers = [node for node in self.present if node.index in busy and node is not self.leader]
         candidates = [node for node in followers if node.index is not None]
-        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank", *OF_LEADER])
-        if what == "lead is cut off" and candidates:
+        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank", *OF_LEADER, *OF_NETWORK])
+        if what in OF_NETWORK and candidates:
             self.did.append(what)
-            self.leader.cut_off()
+            self.is_split = what == "network splits"
+            self.leader.cut_off(lives=self.is_split)
             return
         if what in OF_LEADER and candidates:
             self.did.append(what)
@@ -313,11 +329,11 @@ class ComeAndGo:
             self.left.append(self.leader)
             self.leader.leave()
             return
-        if what == "join":
+        if what == "join" and not self.is_split:
             before = self.group.room(99)
             self.present.append(Node(self.run, None, self))
             until(lambda: self.group.room(99) > before)
-        if what in ("join", "kill a rank") or what in OF_LEADER or not candidates:
+        if what in ("join", "kill a rank", *OF_LEADER, *OF_NETWORK) or not candidates:
             self.did.append(what)
             parts = self.world.lives[self.attempt.attempt].parts
             next(part for part in parts if part.ranks.start == 0).kill()
@@ -354,9 +370,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         monkeypatch.setattr(module, "RankProcesses", partial(SimulatedRanks, world))
     for module in (group_module, node_module):
         monkeypatch.setattr(module, "fork_context", lambda: None)
-    for name, value in {"RETRY_S": 0.02, "TURN_S": 0.1, "FENCED_S": 0.5}.items():
+    for name, value in {"RETRY_S": 0.02, "TURN_S": 0.1, "FENCED_S": 0.5, "STILL_S": 1.0}.items():
         monkeypatch.setattr(node_module, name, value)
     monkeypatch.setattr(group_module, "LOOK_S", 0.1)
+    monkeypatch.setattr(server_module, "ALIVE_S", 0.05)
     return world
 
 
@@ -378,6 +395,7 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int,
     # A node whose link was cut while the last attempt began may come back when the run is over.
     assert {node.role for node in life.present} <= {"finished"}, life.did
     assert not any(node.error for node in life.present) and len(life.did) == NUM_EVENTS, life.did
+    assert not life.takeovers, life.did
     finished = CommitLog(world.store).finished()
     assert finished is not None and finished.weights_digest == undisturbed(), life.did
     commits = CommitLog(world.store).commits()

@@ -153,6 +153,10 @@ class LinkLost(Exception):  # noqa: N818
     """Raised if the other end is gone, unauthenticated, or violates the protocol."""
 
 
+class HostSilent(LinkLost):
+    """Raised if nothing answers at an address, not even to refuse: its machine is gone, or the network is split."""
+
+
 _SIZE = struct.Struct("!I")
 _PROOF_BYTES = 32
 
@@ -293,12 +297,17 @@ def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
 
 
 def connect_link(host: str, port: int, key: bytes, *, timeout_s: float) -> Link:
-    """Return a follower's end of a connection; raises `LinkLost` if no leader of the run answers there in time."""
+    """Return a follower's end of a connection; raises `LinkLost` if no leader of the run answers there in time.
+
+    Raises `HostSilent` if nothing does.
+    """
     deadline_s = time.monotonic() + timeout_s
     try:
         connected = _with_keepalive(socket.create_connection((host, port), timeout=timeout_s))
-    except (OSError, UnicodeError) as error:  # `UnicodeError`: not a host name
+    except ConnectionRefusedError as error:
         raise LinkLost(str(error)) from error
+    except (OSError, UnicodeError) as error:  # `UnicodeError`: not a host name
+        raise HostSilent(str(error)) from error
     return Link(connected, key, leads=False, introduce_s=max(0.1, deadline_s - time.monotonic()))
 
 

@@ -39,19 +39,9 @@ from assay.elastic.nodes.connection import (
     Signal,
     Start,
     TakeStacks,
-    connect_link,
     link_key,
 )
-from assay.elastic.nodes.server import (
-    LEADER_FILE,
-    MESSAGES_AT_ONCE,
-    LeaderAddress,
-    NodeServer,
-    Peer,
-    dismiss,
-    read_leader,
-    stays,
-)
+from assay.elastic.nodes.server import MESSAGES_AT_ONCE, LeaderAddress, LeaderFile, NodeServer, Peer, dismiss, stays
 from assay.elastic.processes import AttemptRanks, RankProcesses
 from assay.elastic.processor import processor_here, refuse_mixed
 from assay.elastic.supervisor import POLL_S
@@ -62,7 +52,6 @@ from assay.records.rank_device import RankDevice
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
-from assay.store.objects import open_store
 
 FIRST_PORT = 20_000
 NUM_PORTS = 12_000
@@ -70,9 +59,6 @@ NUM_PORTS = 12_000
 
 GATHER_S = 300.0
 """Seconds without a further node after which a run that asked for a fixed number of ranks begins with fewer."""
-
-REPLY_S = 5.0
-"""Seconds that the leader named in the run's folder gets to answer. A machine that lives refuses at once."""
 
 QUIET_S = 3.0
 """If no further node has come for this long, the run begins with those that are present."""
@@ -153,8 +139,8 @@ class NodeGroup:
         """Nodes that have connected and wait for the next attempt."""
         self._refusals: list[str] = []
         """Why nodes were refused, apart from lent ones."""
-        self._address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
-        self._announce()
+        address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
+        self._file = LeaderFile(run_dir, address)
 
     @property
     def _name(self) -> str:
@@ -164,9 +150,6 @@ class NodeGroup:
     def _is_first_gathering(self) -> bool:
         """Whether no attempt has begun since the nodes were started."""
         return not self._has_started and self._expected is None
-
-    def _announce(self) -> None:
-        open_store(self._run.run_dir).put(LEADER_FILE, self._address.model_dump_json().encode())
 
     def _waiting_peers(self) -> list[Peer]:
         """Return the nodes that wait for the next attempt. Refuses those that would compute other bits."""
@@ -201,16 +184,15 @@ class NodeGroup:
         if (now_s := self._clock.monotonic_s()) < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_S
-        run_dir = Path(self._run.run_dir)
-        if (known := read_leader(run_dir)) == self._address:
+        if (known := self._file.read()) == self._file.address:
             return
         with contextlib.suppress(StoreError):  # the next look tells
             newest = self._log.summary().attempt
             if newest > self._attempt:
                 raise FencedError(f"run {self._run.run_id}: another node has begun attempt {newest} and leads.")
-            if known is not None and not self._has_started and _responds(known, link_key(run_dir)):
+            if known is not None and not self._has_started:
                 raise FencedError(f"run {self._run.run_id}: the node at {known.host}:{known.port} leads.")
-            self._announce()
+            self._file.write()
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
         return {peer.hello.host: peer.hello.environment for _, peer in sorted(self._peers.items())}
@@ -310,7 +292,7 @@ class NodeGroup:
             if shares[node]
         ]
         local = RankProcesses(
-            self._context, self._run, orders, shares[self._node], f"tcp://{self._address.host}:{port}"
+            self._context, self._run, orders, shares[self._node], f"tcp://{self._file.address.host}:{port}"
         )
         return _GroupRanks(local, remote, self._clock)
 
@@ -343,22 +325,11 @@ class NodeGroup:
 
     def close(self) -> None:
         """Lead no longer: the nodes that are left notice it by the end of their links."""
-        run_dir = Path(self._run.run_dir)
-        if read_leader(run_dir) == self._address:
-            (run_dir / LEADER_FILE).unlink(missing_ok=True)
+        self._file.remove()
         self._server.close()
         self._admit()
         for peer in self._peers.values():
             peer.link.close()
-
-
-def _responds(leader: LeaderAddress, key: bytes) -> bool:
-    """Return whether a leader of the run answers at an address."""
-    try:
-        connect_link(leader.host, leader.port, key, timeout_s=REPLY_S).close()
-    except LinkLost:
-        return False
-    return True
 
 
 def share_out(world_size: int, num_nodes: int) -> list[range]:

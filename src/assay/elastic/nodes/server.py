@@ -5,11 +5,13 @@
     'assay train join' on any other machine ---+        |
                                                         +-- `alive` to each of them about once a second
 
-The server listens as long as the run is led; its address is in the run's folder, which all nodes see. A client
-that does not know the key, or sends nothing, blocks nobody: each connection is greeted in its own thread.
+The server listens as long as the run is led; its address is in the run's folder, which all nodes see. The leader
+renews that file once a second, so that a node that cannot reach it sees that it lives. A client that does not know
+the key, or sends nothing, blocks nobody: each connection is greeted in its own thread.
 """
 
 import contextlib
+import os
 import queue
 import socket
 import threading
@@ -23,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from assay.base.errors import AssayError, ConfigError
 from assay.elastic.nodes.connection import Exit, Hello, Link, LinkLost, Port, accept_link
+from assay.store.objects import open_store
 
 LEADER_FILE = "lead.json"
 """File in the run's folder with the leader's address, while a run on several nodes is led."""
@@ -31,7 +34,7 @@ ACCEPT_S = 0.1
 """Seconds between checks whether the server was closed."""
 
 ALIVE_S = 1.0
-"""Seconds between two signs of life to each node."""
+"""Seconds between two signs of life, to each node and in the run's folder."""
 
 MESSAGES_AT_ONCE = 1000
 """Messages handled per poll; more than a correct node sends in between."""
@@ -67,6 +70,36 @@ class LeaderAddress(BaseModel):
     port: Port
     ranks_per_node: PositiveInt
     """Maximum ranks of one node."""
+
+
+class LeaderFile:
+    """The file that names the leader, renewed while its process runs."""
+
+    def __init__(self, run_dir: Path, address: LeaderAddress) -> None:
+        self._run_dir = run_dir
+        self.address = address
+        self._is_over = threading.Event()
+        self.write()
+        # In a thread of its own: if the file system hangs, nodes still hear that the leader lives.
+        threading.Thread(target=self._renew, name="leader-file", daemon=True).start()
+
+    def write(self) -> None:
+        open_store(str(self._run_dir)).put(LEADER_FILE, self.address.model_dump_json().encode())
+
+    def read(self) -> LeaderAddress | None:
+        return read_leader(self._run_dir)
+
+    def remove(self) -> None:
+        """Stop renewing the file, and remove it unless it names another leader."""
+        self._is_over.set()
+        if self.read() == self.address:
+            (self._run_dir / LEADER_FILE).unlink(missing_ok=True)
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(ALIVE_S):
+            with contextlib.suppress(OSError):
+                if self.read() == self.address:
+                    os.utime(self._run_dir / LEADER_FILE)  # not written again: NFS shows a new file late
 
 
 class NodeServer:
@@ -174,6 +207,18 @@ def read_leader(run_dir: Path) -> LeaderAddress | None:
     try:
         return LeaderAddress.model_validate_json((run_dir / LEADER_FILE).read_bytes())
     except (OSError, ValidationError):
+        return None
+
+
+def last_renewal(run_dir: Path) -> int | None:
+    """Return a number that changes whenever the leader renews its file; None without a file.
+
+    The file is opened because NFS then asks its server; the cached time may be half a minute old.
+    """
+    try:
+        with (run_dir / LEADER_FILE).open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
         return None
 
 

@@ -32,7 +32,16 @@ from assay.elastic.nodes.connection import (
 )
 from assay.elastic.nodes.follower import Departure, Follower
 from assay.elastic.nodes.group import NodeGroup, is_other_code, share_out
-from assay.elastic.nodes.server import LEADER_FILE, LeaderAddress, NodeServer, Peer, leader_address, read_leader
+from assay.elastic.nodes.server import (
+    LEADER_FILE,
+    LeaderAddress,
+    LeaderFile,
+    NodeServer,
+    Peer,
+    last_renewal,
+    leader_address,
+    read_leader,
+)
 from assay.elastic.processor import processor_here
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
@@ -424,11 +433,11 @@ def test_of_two_leads_the_one_that_has_begun_stays_and_the_other_one_follows(
     CommitLog(open_store(run.store_url)).begin_attempt(world_size=2, now_s=0.0)
     begin(first, 1)
     assert first.leaving() == []
-    assert read_leader(Path(run.run_dir)) == first._address, "it says where it is"
+    assert read_leader(Path(run.run_dir)) == first._file.address, "it says where it is"
     with pytest.raises(FencedError, match="attempt 1 and leads"):
         second.fitting(8)
     second.close()
-    assert first.leaving() == [] and read_leader(Path(run.run_dir)) == first._address
+    assert first.leaving() == [] and read_leader(Path(run.run_dir)) == first._file.address
     first.close()
 
 
@@ -438,11 +447,47 @@ def test_of_two_leads_that_gather_the_one_that_the_folder_names_stays(
     monkeypatch.setattr(nodes_module, "LOOK_S", 0.0)
     first, second = led_by(run, port), led_by(run, 0, node=1)
     assert second.fitting(4) == 2
-    with pytest.raises(FencedError, match=rf"127.0.0.1:{second._address.port} leads"):
+    with pytest.raises(FencedError, match=rf"127.0.0.1:{second._file.address.port} leads"):
         first.fitting(4)
     first.close()
-    assert read_leader(Path(run.run_dir)) == second._address, "it is not the first one's to remove"
+    assert read_leader(Path(run.run_dir)) == second._file.address, "it is not the first one's to remove"
     second.close()
+
+
+def test_a_lead_that_gathers_follows_the_one_that_the_folder_names_though_it_cannot_reach_it(
+    run: Run, port: int, coming: Coming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "LOOK_S", 0.0)
+    group = led_by(run, port)
+    other = LeaderAddress(host="127.0.0.9", port=1, ranks_per_node=2)
+    Path(run.run_dir, LEADER_FILE).write_text(other.model_dump_json())
+    with pytest.raises(FencedError, match=r"127.0.0.9:1 leads"):
+        group.fitting(4)
+    group.close()
+    assert read_leader(Path(run.run_dir)) == other
+
+
+def test_a_leader_renews_the_file_that_names_it_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.elastic.nodes.server.ALIVE_S", 0.02)
+    ours, other = (LeaderAddress(host=host, port=1, ranks_per_node=2) for host in ("a", "b"))
+    file = LeaderFile(tmp_path, ours)
+    written = last_renewal(tmp_path)
+    until(lambda: last_renewal(tmp_path) != written)
+    (tmp_path / LEADER_FILE).write_text(other.model_dump_json())
+    assert_stands_still(tmp_path)
+    file.remove()
+    assert read_leader(tmp_path) == other
+    file.write()
+    assert_stands_still(tmp_path)
+    file.remove()
+    assert last_renewal(tmp_path) is None
+
+
+def assert_stands_still(folder: Path) -> None:
+    time.sleep(0.1)
+    seen = last_renewal(folder)
+    time.sleep(0.2)
+    assert last_renewal(folder) == seen
 
 
 def test_a_node_with_a_newer_key_is_taken_in_by_a_leader_that_has_begun_with_the_older_one(led, coming: Coming) -> None:

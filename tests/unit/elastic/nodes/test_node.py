@@ -1,5 +1,6 @@
 """Whom a node follows, and when it leads."""
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from assay.base.errors import ConfigError
 from assay.elastic.nodes import group as group_module
 from assay.elastic.nodes import node as node_module
 from assay.elastic.nodes.connection import Exit, Message, link_key
-from assay.elastic.nodes.node import FENCED_S, LENT_S, RunNode, own_address
+from assay.elastic.nodes.node import FENCED_S, LATE_S, LENT_S, STILL_S, RunNode, own_address
 from assay.elastic.nodes.server import LEADER_FILE, LeaderAddress, NodeServer
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
@@ -78,9 +79,90 @@ def leader(run: Run, *messages: Message, is_named: bool = True) -> Iterator[int]
         thread.join()
 
 
-def name_leader(run: Run, port: int) -> None:
-    address = LeaderAddress(host="127.0.0.1", port=port, ranks_per_node=1)
-    Path(run.run_dir, LEADER_FILE).write_text(address.model_dump_json())
+def name_leader(run: Run, port: int, host: str = "127.0.0.1") -> Path:
+    address = LeaderAddress(host=host, port=port, ranks_per_node=1)
+    file = Path(run.run_dir, LEADER_FILE)
+    file.write_text(address.model_dump_json())
+    return file
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port: int = unused.getsockname()[1]
+        return port
+
+
+def renew(file: Path, clock: Clock, until_s: float) -> None:
+    """Let a leader that no node reaches renew its file every second."""
+
+    def look() -> None:
+        if file.exists() and clock.at_s < until_s:
+            os.utime(file, (0.0, int(clock.at_s)))
+
+    clock.wakes = look
+
+
+SILENT_HOST = "a" * 70  # it has no address
+
+
+@pytest.mark.parametrize(("host", "still_s"), [("127.0.0.1", STILL_S), (SILENT_HOST, LATE_S)])
+def test_a_node_that_cannot_reach_a_leader_that_lives_waits_for_it_and_says_so_once(
+    run: Run, clock: Clock, unused_port: int, host: str, still_s: float
+) -> None:
+    notes: list[str] = []
+    renew(name_leader(run, unused_port, host), clock, until_s=100.0)
+    assert node_of(run, clock, 0, notify=notes.append).next_role() == "leads"
+    assert clock.at_s == pytest.approx(99.0 + still_s + FENCED_S, abs=1.0)
+    waits, leads = notes
+    assert f"this node cannot reach the leader at {host}:{unused_port} (" in waits and "which lives" in waits
+    assert f"; the leader named before, at {host}:{unused_port}, does not answer: " in leads
+
+
+@pytest.mark.parametrize(("host", "still_s"), [("127.0.0.1", STILL_S), (SILENT_HOST, LATE_S)])
+def test_a_leader_that_does_not_renew_its_file_is_gone_and_nodes_take_turns(
+    run: Run, clock: Clock, unused_port: int, host: str, still_s: float
+) -> None:
+    name_leader(run, unused_port, host)
+    for index in (0, 1, 4):
+        clock.at_s = 0.0
+        assert node_of(run, clock, index).next_role() == "leads"
+        assert clock.at_s == pytest.approx(still_s + index**0.5, abs=0.41)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_node_that_could_not_reach_a_leader_that_leaves_lets_others_lead_first(
+    run: Run, clock: Clock, unused_port: int, is_finished: bool
+) -> None:
+    file = name_leader(run, unused_port)
+    renew(file, clock, until_s=50.0)
+    renews = clock.wakes
+
+    def leave() -> None:
+        renews()
+        if clock.at_s > 30.0:
+            file.unlink(missing_ok=True)
+
+    clock.wakes = leave
+    node = node_of(run, clock, 0, is_finished=lambda: is_finished and clock.at_s > 30.0)
+    assert node.next_role() == ("finished" if is_finished else "leads")
+    assert clock.at_s == pytest.approx(30.2 if is_finished else 30.2 + FENCED_S, abs=0.21)
+
+
+def test_a_leader_that_drops_a_node_at_once_is_asked_again_after_a_pause(run: Run, clock: Clock) -> None:
+    heard: list[float] = []
+    notes: list[str] = []
+    node = node_of(run, clock, 1, notify=notes.append)
+
+    def count() -> None:
+        heard.append(clock.at_s)
+        if len(heard) == 4:
+            node._request_stop()
+
+    with leader(run):
+        assert node.next_role(count) == "left"
+    assert heard == pytest.approx([0.0, 0.2, 0.4, 0.6])
+    assert len(notes) == 1, "it is said once"
 
 
 def test_without_a_leader_nodes_lead_one_after_another_and_the_last_of_64_soon(run: Run, clock: Clock) -> None:
@@ -152,22 +234,25 @@ def test_a_node_follows_a_leader_that_has_a_newer_key(run: Run, clock: Clock) ->
         assert node.next_role() == "finished"
 
 
-def test_who_leads_says_why_it_does_not_follow_the_leader_that_the_folder_names(run: Run, clock: Clock) -> None:
+def test_who_leads_says_why_it_does_not_follow_the_leader_that_the_folder_names(
+    run: Run, clock: Clock, unused_port: int
+) -> None:
     notes: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    name_leader(run, port)
+    name_leader(run, unused_port)
     assert node_of(run, clock, 0, leader="127.0.0.2", notify=notes.append).next_role() == "leads"
     [note] = notes
     assert note.endswith(
-        f"; the leader named before, at 127.0.0.1:{port}, does not answer: [Errno 111] Connection refused"
+        f"; the leader named before, at 127.0.0.1:{unused_port}, does not answer: [Errno 111] Connection refused"
     )
     Path(run.run_dir, LEADER_FILE).unlink()
     assert node_of(run, clock, 0, leader="127.0.0.2", notify=notes.append).next_role() == "leads"
     assert "named before" not in notes[-1]
 
 
-def test_another_process_on_the_port_of_a_leader_is_not_waited_for(run: Run, clock: Clock) -> None:
+def test_another_process_on_the_port_of_a_leader_is_not_waited_for(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "STILL_S", 0.4)
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         name_leader(run, foreign.getsockname()[1])
         assert node_of(run, clock, 0).next_role() == "leads"
