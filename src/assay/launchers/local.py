@@ -52,12 +52,7 @@ class BackgroundLauncher:
             assert shell.stdin is not None and shell.stdout is not None
             job = int(shell.stdout.readline())
             launch = save_launch(
-                run,
-                launcher="background",
-                job=str(job),
-                world_size=world_size,
-                log=log,
-                process=process_key(job),
+                run, launcher="background", job=str(job), world_size=world_size, log=log, process=process_key(job)
             )
             shell.stdin.write(b"go\n")
         return launch

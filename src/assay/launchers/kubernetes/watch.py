@@ -10,7 +10,6 @@ join the run, and pods of the highest indexes leave it; its weights do not depen
 
 import itertools
 import json
-import signal
 import ssl
 import sys
 import threading
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from assay.base.clock import SystemClock, utc_text
-from assay.base.errors import AssayError, ConfigError
+from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.client import ApiServer, ApiServerError, Object, find_cluster
 from assay.launchers.kubernetes.job import (
     ELASTIC,
@@ -34,6 +33,7 @@ from assay.launchers.kubernetes.job import (
     sized,
 )
 from assay.launchers.kubernetes.quota import room
+from assay.launchers.polling import polling
 from assay.records.goodput import useful_share
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
@@ -52,52 +52,25 @@ STATUS_URL, STATUS_CA, STATUS_TOKEN = (f"KUBEFLOW_TRAINER_SERVER_{name}" for nam
 @contextmanager
 def watching_job(run: Run, environment: Mapping[str, str]) -> Iterator[None]:
     """During the body, show progress on the run's Job and resize it; outside of a Job, do nothing."""
-    watches = {NAMED_JOB, STATUS_URL} & environment.keys()
-    watch = _JobWatch(run, environment) if watches else None
-    if watch is not None:
-        watch.start()
-    try:
+    if not {NAMED_JOB, STATUS_URL} & environment.keys():
         yield
-    finally:
-        if watch is not None:
-            watch.is_over.set()
+        return
+    log, looks, name = CommitLog(open_store(run.store_url)), itertools.count(), environment.get(NAMED_JOB)
+
+    def look(is_over: threading.Event) -> None:
+        progress = progress_of(run, log) if next(looks) % LOOKS_TO_SHOW == 0 else {}
+        if name is not None:
+            _look(find_cluster(), name, progress, is_over)
+        if progress and STATUS_URL in environment:
+            _post_status(environment, run, progress)
+
+    with polling(look, every_s=LOOK_S, name="watch of the Kubernetes Job"):
+        yield
 
 
-class _JobWatch(threading.Thread):
-    """Looks in a thread, so that an API server that does not respond blocks nothing."""
-
-    def __init__(self, run: Run, environment: Mapping[str, str]) -> None:
-        super().__init__(name="watch of the Kubernetes Job", daemon=True)
-        self._run = run
-        self._log = CommitLog(open_store(run.store_url))
-        self._environment = environment
-        self._job = environment.get(NAMED_JOB)
-        self.is_over = threading.Event()
-
-    def run(self) -> None:
-        """Look until the run is over, or this pod may not see its Job."""
-        # SIGTERM must reach the main thread, which may block it for a while.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        for look in itertools.count():
-            if self.is_over.wait(LOOK_S):
-                return
-            try:
-                progress = progress_of(self._run, self._log) if look % LOOKS_TO_SHOW == 0 else {}
-                if self._job is not None:
-                    self._look(find_cluster(), self._job, progress)
-                if progress and STATUS_URL in self._environment:
-                    _post_status(self._environment, self._run, progress)
-            except ConfigError as error:
-                print(f"this node does not watch its Job: {error}", file=sys.stderr)
-                return
-            except ApiServerError as error:
-                if error.code == 403:
-                    print(f"this node may not watch its Job, which keeps its size: {error}", file=sys.stderr)
-                    return
-            except (AssayError, OSError, ValueError):
-                continue  # the API server or the store failed to respond; the next look tries again
-
-    def _look(self, cluster: ApiServer, name: str, progress: dict[str, str]) -> None:
+def _look(cluster: ApiServer, name: str, progress: dict[str, str], is_over: threading.Event) -> None:
+    """Show progress on the Job, and give it the size that it should have. Raises `ConfigError` if it may not."""
+    try:
         job = cluster.request("GET", job_path(name))
         namespace = job["metadata"]["namespace"]
         pods = cluster.request("GET", pods_path(name))["items"]
@@ -108,8 +81,12 @@ class _JobWatch(threading.Thread):
             patch = sized(num_nodes, {**progress, OWN_SIZE: str(num_nodes)})
             patch["metadata"]["resourceVersion"] = job["metadata"]["resourceVersion"]  # nobody resized it meanwhile
             print(f"the Job gets {num_nodes} nodes instead of {size}", file=sys.stderr)
-        if patch and not self.is_over.is_set():
+        if patch and not is_over.is_set():
             cluster.request("PATCH", job_path(name), patch)
+    except ApiServerError as error:
+        if error.code == 403:
+            raise ConfigError(f"this node may not watch its Job, which keeps its size: {error}") from error
+        raise
 
 
 def target_size(job: Object, pods: Sequence[Object], quotas: Sequence[Object]) -> int:

@@ -187,13 +187,10 @@ class RayDriver:
         self._ending = ""
         """Why the nodes are asked to leave; empty while they are not."""
         self._waits = "its driver starts"
+        """What the run waits for; empty once its nodes were started."""
         self._last_note = ""
         self._id = ""
         threading.Thread(target=self._drive, daemon=True).start()
-
-    def waits(self) -> str:
-        """Return what the run waits for; empty once its nodes were started."""
-        return self._waits
 
     def run_dir(self) -> str:
         """Return the folder of the run."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 from assay.base.errors import ConfigError, TrainingError
+from assay.launchers.polling import polling
 from assay.launchers.slurm.launcher import run_slurm
 
 LOOK_S = 10.0
@@ -62,15 +63,12 @@ def watching_drains(
         yield
         return
     watch = _DrainWatch(nodes, on_drained, active_nodes)
-    watch.start()
-    try:
+    with polling(watch.look, every_s=LOOK_S, name="watch for drained nodes"):
         yield
-    finally:
-        watch.is_over.set()
 
 
-class _DrainWatch(threading.Thread):
-    """Polls in a thread, so that a Slurm controller that does not answer blocks nothing."""
+class _DrainWatch:
+    """What the polls of a run have found so far."""
 
     def __init__(
         self,
@@ -78,30 +76,16 @@ class _DrainWatch(threading.Thread):
         on_drained: Callable[[frozenset[int]], None],
         active_nodes: Callable[[], Collection[int]] | None,
     ) -> None:
-        super().__init__(name="watch for drained nodes", daemon=True)
-        self._nodes = nodes
-        self._on_drained = on_drained
-        self._active_nodes = active_nodes
+        self._nodes, self._on_drained, self._active_nodes = nodes, on_drained, active_nodes
         self._has_requested_stop = False
         self._left = Counter[int]()
         """Number of polls at which a drained node was no longer active."""
         self._released: set[int] = set()
-        self.is_over = threading.Event()
 
-    def run(self) -> None:
-        """Poll until the run is over or the Slurm commands are missing."""
-        # SIGTERM must reach the main thread, which may block it for a while.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        while not self.is_over.wait(LOOK_S):
-            try:
-                self._look(draining(self._nodes.names))
-            except ConfigError:
-                return
-            except TrainingError:
-                continue  # Slurm failed to answer; the next poll tries again
-
-    def _look(self, names: Collection[str]) -> None:
-        if self.is_over.is_set():  # the run ended during the poll
+    def look(self, is_over: threading.Event) -> None:
+        """Poll the nodes' states, and act on them unless the run has ended during the poll."""
+        names = draining(self._nodes.names)
+        if is_over.is_set():
             return
         numbers = frozenset(number for number, name in enumerate(self._nodes.names) if name in names)
         self._on_drained(numbers)
