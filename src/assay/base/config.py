@@ -165,6 +165,24 @@ def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
         raise ConfigError(f"{message}:\n{problems}") from error
 
 
+def validated_options(config_class: type[ConfigT], options: Mapping[str, Any]) -> ConfigT:
+    """Build the configuration from options of the command line; an error names each wrong one as it was typed."""
+    try:
+        return config_class.model_validate(dict(options))
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            is_missing = item["type"] == "missing"
+            problem = "required (see --help)" if is_missing else f"{message_of(item)}{input_text(item['input'])}"
+            lines.append(f"{option_name(str(item['loc'][0]))}: {problem}")
+        raise ConfigError("\n".join(lines)) from error
+
+
+def option_name(field: str) -> str:
+    """Return the option of the command line that sets a field: `--grace` of `grace_s`."""
+    return f"--{field.removesuffix('_s').strip('_').replace('_', '-')}"
+
+
 def stored(config_class: type[ConfigT], tree: Mapping[str, Any], *, where: str, wrote: str = "") -> ConfigT:
     """Return the configuration stored in a record of any known version; raises `ConfigError`.
 

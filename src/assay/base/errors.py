@@ -83,15 +83,7 @@ def known_error(error: BaseException) -> AssayError | None:
     return unwritten(where or "a file", error) if no_room(error) else None
 
 
-_OF_PATHS = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-}
+_OF_PATHS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def path_error(error: BaseException) -> ConfigError | None:
@@ -101,12 +93,7 @@ def path_error(error: BaseException) -> ConfigError | None:
     return None
 
 
-_IRREGULAR = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+_IRREGULAR = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
 def regular(path: Path) -> Path:

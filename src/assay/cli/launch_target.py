@@ -181,10 +181,9 @@ class LaunchTarget:
 
     def config(self) -> "SchedulerConfig":
         """Return the validated options of the scheduler."""
-        from assay.base.config import COMMAND_LINE, LoadedConfig, validated
+        from assay.base.config import validated_options
 
-        loaded = LoadedConfig(dict(self.options), dict.fromkeys(self.options, COMMAND_LINE))
-        return validated(self.scheduler().CONFIG, loaded)
+        return validated_options(self.scheduler().CONFIG, self.options)
 
     def launcher(self, home: "Home", options: tuple[str, ...]) -> "Launcher | None":
         """Return the launcher of the run; None if this process trains it."""
@@ -243,8 +242,9 @@ def _node_target(on: str, values: dict[str, Any]) -> NodeTarget | None:
 
 
 def _reject_option(name: str, kinds: Sequence[str]) -> NoReturn:
-    option = name.removesuffix("_s").strip("_").replace("_", "-")
-    raise click.UsageError(f"--{option} needs {' or '.join(f'--on {kind}' for kind in kinds)}.")
+    from assay.base.config import option_name
+
+    raise click.UsageError(f"{option_name(name)} needs {' or '.join(f'--on {kind}' for kind in kinds)}.")
 
 
 def launch(

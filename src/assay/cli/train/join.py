@@ -11,21 +11,11 @@ from assay.cli.command import Command
 from assay.cli.parameters import RUN, current_home, python_graders_option, set_python_graders
 
 if TYPE_CHECKING:
-    from assay.launchers.slurm.launcher import SlurmConfig
     from assay.records.run import Run
     from assay.store.home import Home
 
 
-_SECTIONS = {
-    "Slurm": (
-        "nodes",
-        "partition",
-        "time",
-        "requeue",
-        "sbatch",
-        "dry_run",
-    ),
-}
+_SECTIONS = {"Slurm": ("nodes", "partition", "time", "requeue", "sbatch", "dry_run")}
 
 
 @click.command(cls=Command, sections=_SECTIONS)
@@ -72,7 +62,7 @@ def join(run_id: str, on: str, dry_run: bool, python_graders: str | None, **slur
     if finished_entry(CommitLog(open_store(run.store_url))) is not None:
         click.echo(f"run {run_id} has finished: it needs no more nodes", err=True)
     elif on == "slurm":
-        _lend(home, run, _config(slurm_options), dry_run=dry_run)
+        _lend(home, run, slurm_options, dry_run=dry_run)
     else:
         _join(run)
 
@@ -92,16 +82,12 @@ def _join(run: "Run") -> None:
         click.get_current_context().exit(STOPPED_EARLY)
 
 
-def _config(slurm_options: dict[str, Any]) -> "SlurmConfig":
-    from assay.base.config import LoadedConfig, validated
+def _lend(home: "Home", run: "Run", slurm_options: dict[str, Any], *, dry_run: bool) -> None:
+    from assay.base.config import validated_options
     from assay.launchers.slurm.launcher import SlurmConfig
-
-    return validated(SlurmConfig, LoadedConfig(slurm_options, dict.fromkeys(slurm_options, "command line")))
-
-
-def _lend(home: "Home", run: "Run", config: "SlurmConfig", *, dry_run: bool) -> None:
     from assay.launchers.slurm.lend import lend, lend_script
 
+    config = validated_options(SlurmConfig, slurm_options)
     if dry_run:
         from assay.reporting.terminal.terminal import print_file
 

@@ -11,14 +11,15 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from assay.base.config import unreadable_yaml
+from assay.base.config import read_config_file
 from assay.base.errors import ConfigError
 from assay.launchers.kubernetes.client import Object
+from assay.launchers.kubernetes.quota import quantity
 from assay.launchers.launcher import RunSize, SchedulerConfig, resume_command
 from assay.records.run import Run
 from assay.store.home import Home
@@ -36,27 +37,37 @@ MARGIN_S = 10
 """Seconds of a pod's grace time that are left when ranks that did not commit are killed."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
+_LEAST_BYTES = 2**26
+"""No pod that trains has less memory, so a smaller amount lacks its unit."""
+
+
+def _object_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or len(name) > 253:
+        raise ValueError(f"{name!r} is not a name of Kubernetes: lower-case letters, digits, '-' and '.'")
+    return name
+
+
+ObjectName = Annotated[str, AfterValidator(_object_name)]
 
 
 class KubernetesConfig(SchedulerConfig):
     """Options of a Job."""
 
-    image: str | None = None
+    image: str = Field(min_length=1)
     """Container image that has `assay`, e.g. built from the Containerfile of this repository."""
-    claim: str | None = None
+    claim: str
     """PersistentVolumeClaim with the runs and the data, and where it is mounted, NAME:/PATH, in the pods as here.
     All nodes write to it: its access mode is ReadWriteMany."""
-    namespace: str | None = None
+    namespace: ObjectName | None = None
     """Namespace; None for that of the kubeconfig's context, or of this pod."""
     context: str | None = None
     """Context of the kubeconfig; None for the current one."""
-    queue: str | None = None
+    queue: ObjectName | None = None
     """Kueue's LocalQueue that admits the Job; None for no queue."""
-    service_account: str | None = None
+    service_account: ObjectName | None = None
     """Service account of the pods. With the rights of kubernetes/rbac.yaml the run grows and shrinks its own Job, and
     shows its progress on it."""
-    secret: tuple[str, ...] = ()
+    secret: tuple[ObjectName, ...] = ()
     """Secrets whose keys become environment variables, e.g. AWS_SECRET_ACCESS_KEY or ASSAY_LEDGER."""
     cpu: PositiveFloat | None = None
     """Processors of a pod; None for the recipe's threads_per_rank, times the workers of a node."""
@@ -71,27 +82,19 @@ class KubernetesConfig(SchedulerConfig):
     as_: Literal["job", "trainjob"] = "job"
     """What --dry-run prints: a Job, or Kubeflow's TrainJob with its runtime."""
 
-    @field_validator("namespace", "queue", "service_account", "secret")
-    @classmethod
-    def _are_names(cls, value: Any) -> Any:
-        for name in value if isinstance(value, tuple) else filter(None, [value]):
-            if not _NAME.fullmatch(name) or len(name) > 253:
-                raise ValueError(f"{name!r} is not a name of Kubernetes: lower-case letters, digits, '-' and '.'")
-        return value
-
     @field_validator("claim")
     @classmethod
-    def _has_a_path(cls, claim: str | None) -> str | None:
-        name, _, path = (claim or "").partition(":")
-        if claim is not None and not (_NAME.fullmatch(name) and path.startswith("/") and path.isprintable()):
+    def _has_a_path(cls, claim: str) -> str:
+        name, _, path = claim.partition(":")
+        if not (_NAME.fullmatch(name) and path.startswith("/") and path.isprintable()):
             raise ValueError(f"{claim!r}: write NAME:/PATH, the claim and where it is mounted")
         return claim
 
     @field_validator("memory")
     @classmethod
     def _is_a_quantity(cls, value: str | None) -> str | None:
-        if value is not None and not _QUANTITY.fullmatch(value):
-            raise ValueError(f"{value!r} is not an amount of memory; write it like 64Gi")
+        if value is not None and quantity(value) < _LEAST_BYTES:
+            raise ValueError(f"{value!r} is too little for a pod that trains; write it like 64Gi")
         return value
 
 
@@ -159,7 +162,7 @@ def _fill_pod(
     pod: Object, home: Home, config: KubernetesConfig, *, job: str, command: list[str], resources: Object
 ) -> None:
     """Fill in a pod's specification; `job`: NAMESPACE/NAME."""
-    claim, _, path = (config.claim or "").partition(":")
+    claim, _, path = config.claim.partition(":")
     pod["subdomain"] = job.partition("/")[2]
     pod["terminationGracePeriodSeconds"] = config.grace_s
     pod["automountServiceAccountToken"] = config.service_account is not None
@@ -206,13 +209,6 @@ def _resources(run: Run, config: KubernetesConfig, size: RunSize) -> Object:
 
 def _check_reachable(home: Home, run: Run, config: KubernetesConfig) -> None:
     """Raise `ConfigError` for a folder that is not on the claim, or a ledger that no Secret names."""
-    if not config.image:
-        raise ConfigError("--on kubernetes needs --image: a container image that has assay (see docs/kubernetes.md).")
-    if config.claim is None:
-        raise ConfigError(
-            "--on kubernetes needs --claim NAME:/PATH: the volume with the runs and the data, mounted here as in the "
-            "pods. Start the run where it is mounted, e.g. in the pod of 'assay serve worker'."
-        )
     root = Path(config.claim.partition(":")[2])
     folders = {"ASSAY_HOME": home.folder, "the run's store": run.store_url, "data.dataset": recipe_of(run).data.dataset}
     for what, location in folders.items():
@@ -220,8 +216,8 @@ def _check_reachable(home: Home, run: Run, config: KubernetesConfig) -> None:
         path = Path(str(location).removeprefix("file://")).resolve()
         if not is_remote and not path.is_relative_to(root):
             raise ConfigError(
-                f"{what} is {path}, which the pods cannot reach: the claim is mounted at {root}. Put it below {root}, "
-                "or keep commits in an object store (--store s3://...)."
+                f"{what} is {path}, which the pods cannot reach: the claim is mounted at {root}. Put it "
+                f"below {root}, mounted here as well, or keep commits in an object store (--store s3://...)."
             )
     if home.ledger.startswith("postgres") and not config.secret:
         raise ConfigError(
@@ -233,17 +229,7 @@ def _check_reachable(home: Home, run: Run, config: KubernetesConfig) -> None:
 def _patched(job: Object, path: Path | None) -> Object:
     if path is None:
         return job
-    import yaml
-
-    try:
-        patch = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise unreadable_yaml(path, error) from error
-    if not isinstance(patch, dict):
-        raise ConfigError(f"{path}: expected a mapping, as in a Job, e.g. spec: {{template: ...}}.")
-    merged: Object = _merged(job, patch)
+    merged: Object = _merged(job, read_config_file(path, ()).values)
     try:
         is_same = _identity(merged) == _identity(job)
     except (AttributeError, IndexError, KeyError, TypeError):

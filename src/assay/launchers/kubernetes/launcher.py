@@ -153,7 +153,7 @@ def check(config: KubernetesConfig, *, world_size: int) -> Sequence[str]:
         raise ConfigError(f"the cluster has no namespace '{namespace}': kubectl create namespace {namespace}.")
     _check_rights(cluster, namespace)
     for option, kind, name in (
-        ("--claim", "persistentvolumeclaims", (config.claim or "").partition(":")[0]),
+        ("--claim", "persistentvolumeclaims", config.claim.partition(":")[0]),
         ("--service-account", "serviceaccounts", config.service_account),
     ):
         if name and _find_if_allowed(cluster, f"{core}/{kind}/{name}") is None:

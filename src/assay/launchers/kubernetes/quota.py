@@ -31,9 +31,7 @@ def room(quotas: Sequence[Object], pod: Object, *, is_empty: bool = False) -> fl
 
 def quantity(text: str | float) -> float:
     """Return an amount of the API as a number, e.g. 0.5 for `500m`. Raises `ValueError` for another form."""
-    if (found := re.fullmatch(r"([\d.]+(?:[eE]\d+)?)([A-Za-z]*)", str(text))) is None or found[2] not in {
-        "",
-        *_SUFFIXES,
-    }:
-        raise ValueError(f"{text!r} is not an amount")
+    found = re.fullmatch(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)([A-Za-z]*)", str(text))
+    if found is None or found[2] not in ("", *_SUFFIXES):
+        raise ValueError(f"{text!r} is not an amount, such as 64Gi")
     return float(found[1]) * _SUFFIXES.get(found[2], 1.0)

@@ -7,8 +7,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
-from pydantic import ValidationError
 
+from assay.base.config import option_name, validated_options
 from assay.base.errors import ConfigError
 from assay.cli.launch_target import SCHEDULER_OPTIONS
 from assay.cli.main import cli
@@ -158,9 +158,6 @@ def test_a_folder_that_pods_cannot_reach_is_named(home: Home, run: Run, tmp_path
     job_of(home, run.model_copy(update={"store_url": "s3://bucket/prefix"}), config(tmp_path))
     with pytest.raises(ConfigError, match=r"ASSAY_HOME is .*, which the pods cannot reach"):
         job_of(home, run, config(tmp_path / "elsewhere"))
-    for option, value in (("image", None), ("image", ""), ("claim", None)):
-        with pytest.raises(ConfigError, match=rf"needs --{option}"):
-            job_of(home, run, config(tmp_path, **{option: value}))
 
 
 def test_a_patch_adds_to_lists_and_merges_what_has_a_name(home: Home, run: Run, tmp_path: Path) -> None:
@@ -251,11 +248,35 @@ def test_a_trainjob_has_the_same_pods_and_a_fixed_size(home: Home, run: Run, tmp
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"claim": "runs"}, {"claim": "Runs:/x"}, {"memory": "many"}, {"queue": "a b"}, {"secret": ("A",)}, {"cpu": 0}],
+    [
+        {"claim": "runs"},
+        {"claim": "Runs:/x"},
+        {"image": ""},
+        {"memory": "many"},
+        {"memory": "0"},
+        {"memory": "64"},
+        {"memory": "64m"},
+        {"grace_s": 0},
+        {"queue": "a b"},
+        {"secret": ("a", "A")},
+        {"cpu": 0},
+    ],
 )
-def test_a_wrong_option_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        config(tmp_path, **wrong)
+def test_a_wrong_option_is_refused_as_it_was_typed(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    [name] = wrong
+    with pytest.raises(ConfigError, match=rf"^{option_name(name)}: ") as refused:
+        validated_options(KubernetesConfig, {"image": "assay:1", "claim": f"runs:{tmp_path}", **wrong})
+    assert "_s" not in str(refused.value)
+
+
+def test_options_without_which_no_pod_can_run_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"--image: required.*\n--claim: required"):
+        validated_options(KubernetesConfig, {"nodes": 2})
+
+
+def test_memory_may_be_given_in_every_unit_that_is_not_a_mistake(tmp_path: Path) -> None:
+    for memory in ("64Gi", "512M", "1.5G", "128Mi", "68719476736"):
+        assert config(tmp_path, memory=memory).memory == memory
 
 
 def test_every_option_of_a_scheduler_is_a_field_of_its_config() -> None:
