@@ -20,6 +20,8 @@ from assay.store.launches import saved_launches
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from kubernetes_cluster.cluster import KubernetesCluster, missing_part
+from kubernetes_cluster.manifests import headless_service
+from kubernetes_cluster.manifests import job as plain_job
 from kubernetes_run import ACCOUNT, CLAIM, IMAGE, attempts_of, cluster_with_assay, options_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -111,11 +113,17 @@ def test_one_command_trains_a_recipe_and_another_stops_it(
         "2",
     )
     options = ("--image", IMAGE, "--claim", f"{CLAIM}:{shared}", "--cpu", "1")
+    (misspelt := tmp_path / "patch.yaml").write_text("spec: {paralelism: 3}")
+    cluster.create(plain_job("assay-namesake"))
     for wrong, message in (
         (("--claim", f"none:{shared}"), "--claim none: namespace 'default' has no such object"),
         (("--claim", f"{CLAIM}:/elsewhere"), "which the pods cannot reach"),
         (("--namespace", "team"), "create services, patch services, list pods in namespace 'team', if there is one"),
         (("--nodes", "3"), "--nodes 3 --workers 2"),
+        (("--memory", "64"), "--memory: '64' is too little"),
+        (("--secret", "assay"), "--secret assay: namespace 'default' has no such object"),
+        (("--patch", str(misspelt)), 'rejects the Job of run first. Kubernetes: Job in version "v1" cannot be handled'),
+        (("--run-id", "namesake"), "Job default/assay-namesake exists already, and trains another run"),
     ):
         refused = assay(*train, *options, *wrong)
         assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
@@ -126,7 +134,7 @@ def test_one_command_trains_a_recipe_and_another_stops_it(
     launched = assay(*train, *options)
     assert launched.returncode == 0, launched.stderr
     assert "run first: Kubernetes Job default/assay-first" in launched.stdout
-    assert "kubectl logs --namespace default --follow" in launched.stdout
+    assert f"follow: tail -F {tmp_path}/home/first/kubernetes/node-0.log" in launched.stdout
     assert "gets 2 nodes" in assay("train", "resize", "first", "--nodes", "2").stdout
     run = Home.from_environment().run("first")
     cluster.wait_until(log_of(run).commits, "a first commit", timeout_s=180)
@@ -137,6 +145,60 @@ def test_one_command_trains_a_recipe_and_another_stops_it(
     assert not services(cluster)
     with pytest.raises(ConfigError, match="has ended; start it again"):
         resize(launch, 1)
+    logs = [Path(launch.log).with_name(f"node-{index}.log").read_text() for index in (0, 1)]
+    assert any("committed" in log for log in logs) and all(logs), "what pods printed stays when they are gone"
+    assert "committed" in last_words(launch)
+
+
+def test_an_admission_that_refuses_the_job_is_told_before_the_run_is_saved(
+    cluster: KubernetesCluster, shared: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}}
+    cluster.create({**quota, "spec": {"hard": {"count/jobs.batch": "0"}}})
+    refused = assay("train", str(recipe), "--on", "kubernetes", "--image", IMAGE, "--claim", f"{CLAIM}:{shared}")
+    assert (refused.returncode, "exceeded quota: team" in refused.stderr) == (2, True), refused.stderr
+    assert not (tmp_path / "home").exists()
+    assert not services(cluster)
+
+
+@pytest.mark.parametrize("kind", ["job", "trainjob"])
+def test_a_run_that_was_only_created_is_trained_by_the_objects_that_were_printed(
+    cluster: KubernetesCluster, shared: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    options = ("--on", "kubernetes", "--image", IMAGE, "--claim", f"{CLAIM}:{shared}", "--cpu", "1", "--as", kind)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))  # the cluster may be another repository's business
+    printed = assay("train", str(recipe), "--run-id", "gitops", *options, "--create-only")
+    assert printed.returncode == 0, printed.stderr
+    again = assay("train", "--resume", "gitops", *options, "--dry-run")
+    assert again.stdout == printed.stdout and "does not exist" not in printed.stdout
+    twice = assay("train", "--resume", "gitops", *options, "--create-only")
+    assert "run gitops exists: print its job with --dry-run" in twice.stderr
+    run = Home.from_environment().run("gitops")
+    assert not saved_launches(run)
+
+    cluster.create(*(job_and_service(printed.stdout) if kind == "trainjob" else yaml.safe_load_all(printed.stdout)))
+    if kind == "job":
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+        recorded = assay("train", "--resume", "gitops", *options)
+        assert "run gitops: Kubernetes Job default/assay-gitops" in recorded.stdout, recorded.stderr
+        assert len(saved_launches(run)) == 1
+    cluster.wait_until(log_of(run).finished, "the run to end", timeout_s=180)
+    assert audit_run(run, log_of(run)).verdict == "pass"
+
+
+def job_and_service(text: str) -> list:
+    """What Kubeflow's Trainer and JobSet make of a TrainJob and its runtime."""
+    runtime, trainjob = yaml.safe_load_all(text)
+    name = trainjob["metadata"]["name"]
+    [node] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"{name}-{node['name']}-0"}}
+    number, spec = trainjob["spec"]["trainer"]["numNodes"], node["template"]["spec"]
+    spec["template"]["spec"]["subdomain"] = name
+    service = headless_service(name)
+    service["spec"]["selector"] = {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    return [service, job | {"spec": spec | {"parallelism": number, "completions": number}}]
 
 
 def test_an_image_of_another_version_ends_the_job_and_says_why(

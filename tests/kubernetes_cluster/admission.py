@@ -35,6 +35,7 @@ def admit_new(store: Store, kind: Kind, namespace: str, manifest: Object, versio
         if has_queues and QUEUE_LABEL in metadata.get("labels", {}):
             _enqueue(new)
         problems = job_problems(new)
+        _check_number_of_jobs(store, new, namespace)
     elif kind is POD:
         default_pod_spec(new.setdefault("spec", {}))
         _tolerate_lost_nodes(new["spec"])
@@ -105,6 +106,15 @@ def _check_quotas(store: Store, pod: Object) -> None:
             requested, held = parts
             why = f"exceeded quota: {name_of(quota)}, requested: {requested}, used: {held}, limited: {limited}"
             raise forbidden(POD, name_of(pod), why)
+
+
+def _check_number_of_jobs(store: Store, job: Object, namespace: str) -> None:
+    number = len(store.all(JOB, namespace))
+    for quota in store.all(QUOTA, namespace):
+        limit = quota["spec"].get("hard", {}).get(name := "count/jobs.batch")
+        if limit is not None and number + 1 > quantity(limit):
+            amounts = f"requested: {name}=1, used: {name}={number}, limited: {name}={limit}"
+            raise forbidden(JOB, name_of(job), f"exceeded quota: {name_of(quota)}, {amounts}")
 
 
 def _check_service_account(store: Store, pod: Object) -> None:

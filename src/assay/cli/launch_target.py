@@ -34,6 +34,11 @@ _SEVERAL_MACHINES = {
         help="Seconds to commit and stop: before Slurm's time limit, or after a pod's SIGTERM.  [120]",
     ),
     "dry_run": click.option("--dry-run", is_flag=True, help="Print the scheduler's job; submit and write nothing."),
+    "create_only": click.option(
+        "--create-only",
+        is_flag=True,
+        help="kubernetes: save the run and print its job, for kubectl; start nothing.",
+    ),
 }
 _SLURM = {
     "partition": click.option("--partition", help="Partition of the job; by default the cluster's default."),
@@ -83,7 +88,7 @@ _KUBERNETES = {
     "memory": click.option("--memory", help="Memory of a pod, e.g. 64Gi; by default no limit."),
     "patch": click.option("--patch", type=FILE, help="YAML that is merged into the Job, e.g. a nodeSelector."),
     "as_": click.option(
-        "--as", "as_", type=click.Choice(["job", "trainjob"]), help="With --dry-run: what to print.  [job]"
+        "--as", "as_", type=click.Choice(["job", "trainjob"]), help="What --create-only and --dry-run print.  [job]"
     ),
 }
 _NODE = {
@@ -102,6 +107,7 @@ _NODE = {
         metavar="SECONDS",
         help="How long to wait while less than the minimum of --workers fits; then leave with 75.  [for ever]",
     ),
+    "log_file": click.option("--log-file", type=click.Path(path_type=Path), help="File to append all output to, too."),
 }
 SCHEDULER_OPTIONS: "Mapping[LaunchKind, tuple[str, ...]]" = {
     "slurm": ("nodes", "grace_s", *_SLURM),
@@ -128,6 +134,7 @@ class NodeTarget(NamedTuple):
     address: str | None = None
     leader: str | None = None
     wait_for_nodes_s: float = math.inf
+    log_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,7 @@ class LaunchTarget:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the scheduler that were set, by their names in its `CONFIG`."""
     dry_run: bool = False
+    create_only: bool = False
     launched: bool = False
     """Whether the process that started this one has recorded the launch."""
     node: NodeTarget | None = None
@@ -145,20 +153,24 @@ class LaunchTarget:
 
     def check(self, world_size: int) -> None:
         """Raise `ConfigError` for options that cannot work, before a run is created."""
-        if self.is_scheduled() and not self.dry_run:
+        if self.is_scheduled() and not self.is_printed():
             for note in self.scheduler().check(self.config(), world_size=world_size):
                 print_warning(f"warning: {note}")
 
     def check_several_runs(self, starter: str) -> None:
         """Raise an error if `starter`, which starts several runs, cannot start them with these options."""
-        wrong = "--dry-run" if self.dry_run else f"--on {self.on}"
-        if self.dry_run or self.node is not None:
+        wrong = "--dry-run" if self.dry_run else "--create-only" if self.create_only else f"--on {self.on}"
+        if self.is_printed() or self.node is not None:
             targets = ", ".join(name for name in TARGETS if name != "nodes")
             raise click.UsageError(f"{wrong} applies to a single run; {starter} supports --on {targets}.")
 
     def is_scheduled(self) -> bool:
         """Return whether a scheduler starts the run, and chooses its machines."""
         return self.on in SCHEDULER_OPTIONS
+
+    def is_printed(self) -> bool:
+        """Return whether the job is printed instead of submitted."""
+        return self.dry_run or self.create_only
 
     def is_detached(self) -> bool:
         """Return whether the run trains elsewhere than in this process."""
@@ -216,7 +228,7 @@ def launch_target_options(command: Callable[..., None]) -> Callable[..., None]:
     names = dict.fromkeys(name for options in SCHEDULER_OPTIONS.values() for name in options)
 
     @functools.wraps(command)
-    def with_launch_target(on: str, dry_run: bool, launched: bool, **others: Any) -> None:
+    def with_launch_target(on: str, dry_run: bool, create_only: bool, launched: bool, **others: Any) -> None:
         node = _node_target(on, {name: value for name in _NODE if (value := others.pop(name)) is not None})
         values = {name: value for name in names if (value := others.pop(name)) not in (None, ())}
         wrong = next((name for name in values if name not in SCHEDULER_OPTIONS.get(cast("LaunchKind", on), ())), None)
@@ -224,7 +236,9 @@ def launch_target_options(command: Callable[..., None]) -> Callable[..., None]:
             _reject_option(wrong, [kind for kind, options in SCHEDULER_OPTIONS.items() if wrong in options])
         if dry_run and on not in SCHEDULER_OPTIONS:
             _reject_option("dry_run", list(SCHEDULER_OPTIONS))
-        command(target=LaunchTarget(on, values, dry_run, launched, node), **others)
+        if create_only and on != "kubernetes":
+            _reject_option("create_only", ["kubernetes"])
+        command(target=LaunchTarget(on, values, dry_run, create_only, launched, node), **others)
 
     for option in reversed(_OPTIONS):
         with_launch_target = option(with_launch_target)
@@ -259,7 +273,7 @@ def launch(
     from assay.store.run_location import reject_copy, reject_links
     from assay.workflows.bookkeeping import writer_of
 
-    if target.dry_run:
+    if target.is_printed():
         from assay.reporting.terminal.terminal import print_file
 
         job = target.scheduler().job_text(home, run, target.config(), world_size=world_size, options=options)
@@ -279,9 +293,8 @@ def launch(
     if as_json:
         click.echo(launched.to_json())
         return True
-    follow = f"tail -F {launched.log}" if launched.log else target.scheduler().follow_command(launched)
     click.echo(
-        f"run {run.run_id}: {launched.where()}\n  follow: {follow}\n"
+        f"run {run.run_id}: {launched.where()}\n  follow: tail -F {launched.log}\n"
         f"          assay runs show {run.run_id}\n  stop:   assay train stop {run.run_id}  (commits first)"
     )
     return True

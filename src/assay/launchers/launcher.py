@@ -34,7 +34,6 @@ class Launcher(Protocol):
 
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Start the run, or resume it from its last commit."""
-        ...
 
 
 class LauncherModule(Protocol):
@@ -42,15 +41,12 @@ class LauncherModule(Protocol):
 
     def state(self, launch: Launch) -> LaunchState:
         """Return whether the launch is queued, running or ended."""
-        ...
 
     def stop(self, launch: Launch) -> None:
         """Ask the launch to commit and exit, without waiting. Does nothing if it has ended."""
-        ...
 
     def kill(self, launch: Launch) -> None:
         """Kill the launch at once; its commits stay. Does nothing if it has ended."""
-        ...
 
 
 class SchedulerLauncher:
@@ -92,23 +88,15 @@ class SchedulerModule(LauncherModule, Protocol):
 
     def check(self, config: Any, *, world_size: int) -> Sequence[str]:
         """Raise `ConfigError` for a launch that cannot work, before the run is created; return warnings."""
-        ...
 
     def job_text(self, home: Home, run: Run, config: Any, *, world_size: int, options: tuple[str, ...] = ()) -> str:
         """Return what `start` would submit, and submit and write nothing."""
-        ...
 
-    def follow_command(self, launch: Launch) -> str:
-        """Return the shell command that shows the output of a launch without a log file."""
-        ...
-
-    def end_reason(self, launch: Launch) -> str:
-        """Return why a launch without a log file has ended; empty if nobody knows."""
-        ...
+    def check_run(self, home: Home, run: Run, config: Any, *, world_size: int, options: tuple[str, ...] = ()) -> object:
+        """Raise `ConfigError` for a run that the scheduler would reject, before the run is created."""
 
     def pending_reason(self, launch: Launch) -> str:
         """Return, in the scheduler's words, why the launch is queued."""
-        ...
 
 
 class RunSize(NamedTuple):

@@ -25,9 +25,8 @@ def scheduler(kind: LaunchKind) -> SchedulerModule:
 
 
 def _module_of(launch: Launch) -> LauncherModule:
-    if launch.launcher in SCHEDULERS:
-        return scheduler(launch.launcher)
-    return cast(LauncherModule, importlib.import_module("assay.launchers.local"))
+    name = SCHEDULERS.get(launch.launcher, "assay.launchers.local")
+    return cast(LauncherModule, importlib.import_module(name))
 
 
 def state_of(launch: Launch) -> LaunchState:
@@ -51,9 +50,10 @@ def kill(launch: Launch) -> None:
 
 
 def last_words(launch: Launch, *, num_characters: int = 600) -> str:
-    """Return the end of what a launch printed, or why its scheduler ended it."""
-    if not launch.log:
-        return "" if launch.is_process() else scheduler(launch.launcher).end_reason(launch)[-num_characters:]
+    """Return why the scheduler ended a launch, if it tells, or else the end of what the launch printed."""
+    end_reason = getattr(_module_of(launch), "end_reason", None)
+    if end_reason is not None and (reason := end_reason(launch)):
+        return str(reason)[-num_characters:]
     path = Path(launch.log)
     if not path.is_file():
         return ""

@@ -173,13 +173,19 @@ def train(
     if check and recipe is not None:
         _print_check(recipe, overrides, workers.most, measure_s, verbose=verbose, as_json=as_json)
         return
+    if target.node is not None and target.node.log_file is not None:
+        from assay.launchers.node_log import keep_output
+
+        keep_output(target.node.log_file)
     target.check(workers.most)
     home = current_home()
+    if resume and target.create_only:
+        raise ConfigError(f"run {resume} exists: print its job with --dry-run instead of --create-only.")
     _check_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     _check_not_running(home, resume, target, take_over=take_over)
     fault_plan = _fault_plan(faults) if faults else None
     new = {"world_size": workers.most, "run_id": run_id, "store_url": store}
-    with _preload_ranks(target, trains=not (target.dry_run or check or forked)):
+    with _preload_ranks(target, trains=not (target.is_printed() or check or forked)):
         from assay.elastic.faults import NO_FAULTS
         from assay.elastic.supervisor import RestartPolicy
 
@@ -247,7 +253,9 @@ def _start_run(
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=run.num_steps, num_nodes=target.num_nodes(workers))
     if target.is_scheduled():  # raises for what the scheduler cannot start, before anything is written
-        target.scheduler().job_text(home, run, target.config(), world_size=workers, options=forwarded)
+        scheduler = target.scheduler()
+        check = scheduler.job_text if target.is_printed() else scheduler.check_run
+        check(home, run, target.config(), world_size=workers, options=forwarded)
     if is_new and not target.dry_run:
         save_run(home, run)
         bring_commit(home, run)
@@ -292,13 +300,7 @@ def _is_pipeline(file: Path) -> bool:
 
 
 def _train_pipeline(
-    file: Path,
-    overrides: tuple[str, ...],
-    workers: Workers,
-    target: LaunchTarget,
-    *,
-    check: bool,
-    as_json: bool,
+    file: Path, overrides: tuple[str, ...], workers: Workers, target: LaunchTarget, *, check: bool, as_json: bool
 ) -> None:
     from assay.cli.train.pipeline import train_pipeline
 
@@ -411,13 +413,7 @@ def _select_run(
 
 
 def _print_check(
-    recipe_file: Path,
-    overrides: tuple[str, ...],
-    workers: int,
-    seconds: float,
-    *,
-    verbose: bool,
-    as_json: bool,
+    recipe_file: Path, overrides: tuple[str, ...], workers: int, seconds: float, *, verbose: bool, as_json: bool
 ) -> None:
     from assay.base.config import parse_override, read_config_file
     from assay.cli.train.check import check_lines, check_view
@@ -457,13 +453,7 @@ def _print_check(
 
 
 def _check_names(
-    home: "Home",
-    overrides: tuple[str, ...],
-    *,
-    resume: str | None,
-    store: str | None,
-    run_id: str | None,
-    check: bool,
+    home: "Home", overrides: tuple[str, ...], *, resume: str | None, store: str | None, run_id: str | None, check: bool
 ) -> None:
     """Raise `ConfigError` for an id that is taken, or for options that a resumed run cannot change."""
     if resume is None:

@@ -107,4 +107,5 @@ def _check_options() -> None:
 def _is_launch_option(name: str) -> bool:
     from assay.cli.launch_target import SCHEDULER_OPTIONS
 
-    return name in ("dry_run", "launched") or any(name in options for options in SCHEDULER_OPTIONS.values())
+    others = ("dry_run", "create_only", "launched")
+    return name in others or any(name in options for options in SCHEDULER_OPTIONS.values())

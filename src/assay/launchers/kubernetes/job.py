@@ -80,7 +80,7 @@ class KubernetesConfig(SchedulerConfig):
     patch: Path | None = None
     """YAML file that is merged into the Job, e.g. with a nodeSelector or further tolerations."""
     as_: Literal["job", "trainjob"] = "job"
-    """What --dry-run prints: a Job, or Kubeflow's TrainJob with its runtime."""
+    """What --create-only and --dry-run print: a Job, or Kubeflow's TrainJob with its runtime."""
 
     @field_validator("claim")
     @classmethod
@@ -155,7 +155,9 @@ def _node_command(
         node.append(f"--leave-within={max(1, config.grace_s - MARGIN_S)}")
     command = resume_command(run, world_size=size.workers.most, options=(*node, *options), program="assay")
     literal = [text.replace("$(", "$$(") for text in command]  # a run's id may look like a variable
-    return [*literal, "--node", "$(JOB_COMPLETION_INDEX)", "--address", "$(POD_IP)"]
+    index = "$(JOB_COMPLETION_INDEX)"
+    log = log_file(run.run_dir.replace("$(", "$$("), index)
+    return [*literal, "--node", index, "--address", "$(POD_IP)", "--log-file", log]
 
 
 def _fill_pod(
@@ -178,6 +180,11 @@ def _fill_pod(
     container["env"] += [{"name": variable, "value": value} for variable, value in variables.items()]
     if config.secret:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in config.secret]
+
+
+def log_file(run_dir: str, node: str) -> str:
+    """Return the file that keeps what a node of a run prints."""
+    return f"{run_dir}/kubernetes/node-{node}.log"
 
 
 def sized(num_nodes: int, annotations: Object) -> Object:

@@ -23,6 +23,7 @@ from assay.launchers.kubernetes.job import (
     KubernetesConfig,
     job_name,
     job_path,
+    log_file,
     objects_of,
     pods_path,
     run_key,
@@ -37,14 +38,8 @@ from assay.store.launches import save_launch, saved_launches
 
 OLDEST_VERSION = (1, 31)
 """The first that has all of `job.yaml` switched on."""
-NEWER_FIELDS = {"spec.successPolicy": (1, 31), "spec.podReplacementPolicy": (1, 29), "spec.podFailurePolicy": (1, 26)}
-"""Field of a Job -> the first version that has it switched on."""
-RIGHTS = {
-    ("batch", "jobs"): ("create", "get", "delete"),
-    ("", "services"): ("create", "patch"),
-    ("", "pods"): ("list",),
-}
-"""What a user needs to start, find and stop runs, for each API group and resource."""
+RIGHTS = ("create jobs.batch", "get jobs.batch", "delete jobs.batch", "create services", "patch services", "list pods")
+"""What a user needs to start, find and stop runs."""
 KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 POLL_S = 0.5
 
@@ -64,8 +59,8 @@ class KubernetesLauncher(SchedulerLauncher):
             link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
             created = _create(cluster, run, job)
         _create_service(cluster, service, created)
-        process = f"{created['metadata']['uid']} {cluster.server}"
-        return save_launch(run, launcher="kubernetes", job=name, world_size=world_size, process=process)
+        process, log = f"{created['metadata']['uid']} {cluster.server}", log_file(run.run_dir, "0")
+        return save_launch(run, launcher="kubernetes", job=name, world_size=world_size, process=process, log=log)
 
     def _unrecorded_job(self, cluster: ApiServer, run: Run, name: str) -> Object | None:
         """Return the run's Job if no launch names it; remove one that has ended.
@@ -75,12 +70,7 @@ class KubernetesLauncher(SchedulerLauncher):
         known = {launch.process.partition(" ")[0]: launch for launch in saved_launches(run)}
         deadline_s = time.monotonic() + self._config.grace_s + 60
         while (job := cluster.find(job_path(name))) is not None:
-            owner = job["metadata"].get("annotations", {}).get(RUN, "nothing of assay's")
-            if owner != run_key(run):
-                raise ConfigError(
-                    f"Kubernetes Job {name} exists already, and trains another run ({owner}). Choose another --run-id "
-                    "or --namespace."
-                )
+            _check_owner(job, run)
             is_leaving = "deletionTimestamp" in job["metadata"]
             if not is_leaving and not _has_ended(job):
                 if job["metadata"]["uid"] not in known:
@@ -100,6 +90,37 @@ class KubernetesLauncher(SchedulerLauncher):
 CONFIG, LAUNCHER = KubernetesConfig, KubernetesLauncher
 
 
+def check_run(
+    home: Home, run: Run, config: KubernetesConfig, *, world_size: int, options: tuple[str, ...] = ()
+) -> None:
+    """Let the cluster check the Service and the Job of a run without creating them. Raises `ConfigError`."""
+    cluster = find_cluster(config.context)
+    name = f"{config.namespace or cluster.namespace}/{job_name(run)}"
+    objects = objects_of(home, run, config, name=name, world_size=world_size, options=options)
+    _check_quota(cluster, run, objects[1])
+    if (found := cluster.find(job_path(name))) is not None:
+        _check_owner(found, run)
+    for item in objects:
+        try:
+            _post(cluster, item, is_dry_run=True)
+        except ApiServerError as error:
+            if error.code >= 500:
+                raise
+            if error.code != 409:  # `start` replaces what an earlier launch of the run has left
+                raise ConfigError(f"the cluster rejects the {item['kind']} of run {run.run_id}. {error}") from error
+
+
+def _check_owner(job: Object, run: Run) -> None:
+    """Raise `ConfigError` if a Job is not of this run."""
+    metadata = job["metadata"]
+    owner = metadata.get("annotations", {}).get(RUN, "nothing of assay's")
+    if owner != run_key(run):
+        raise ConfigError(
+            f"Kubernetes Job {metadata['namespace']}/{metadata['name']} exists already, and trains another run "
+            f"({owner}). Choose another --run-id or --namespace."
+        )
+
+
 def _check_quota(cluster: ApiServer, run: Run, job: Object) -> None:
     """Raise `ConfigError` if the namespace's quotas never hold the fewest nodes; if they do later, the Job waits."""
     path = f"/api/v1/namespaces/{job['metadata']['namespace']}/resourcequotas"
@@ -109,15 +130,14 @@ def _check_quota(cluster: ApiServer, run: Run, job: Object) -> None:
         limits = "; ".join(f"{quota['metadata']['name']}: {quota['status']['hard']}" for quota in quotas)
         raise ConfigError(
             f"run {run.run_id} needs {fewest} pods of {pod['containers'][0]['resources']}, and the quota of namespace "
-            f"'{job['metadata']['namespace']}' holds {most:.0f} ({limits}). Nothing was started: resume the run with "
-            "fewer --workers or --nodes, or with a range of --workers."
+            f"'{job['metadata']['namespace']}' holds {most:.0f} ({limits}). Nothing was started: use fewer --workers "
+            "or --nodes, or a range of --workers."
         )
 
 
 def _create(cluster: ApiServer, run: Run, job: Object) -> Object:
-    path = job_path(f"{job['metadata']['namespace']}/").rstrip("/")
     try:
-        return cluster.request("POST", f"{path}?fieldValidation=Strict", job)
+        return _post(cluster, job)
     except ApiServerError as error:
         if error.code == 409:
             raise ConfigError(f"another command started run {run.run_id} at the same time. {error}") from error
@@ -131,22 +151,40 @@ def _create_service(cluster: ApiServer, service: Object, job: Object) -> None:
     """Create the Service, or take the one of an earlier Job over; the cluster removes it with the Job."""
     names = {name: job["metadata"][name] for name in ("name", "uid")}
     service["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", **names}]
-    path = f"/api/v1/namespaces/{job['metadata']['namespace']}/services"
     try:
-        cluster.request("POST", f"{path}?fieldValidation=Strict", service)
+        _post(cluster, service)
     except ApiServerError as error:
         if error.code != 409:
             raise
-        cluster.request("PATCH", f"{path}/{names['name']}", {"metadata": service["metadata"]})
+        cluster.request("PATCH", f"{_collection(service)}/{names['name']}", {"metadata": service["metadata"]})
+
+
+def _post(cluster: ApiServer, item: Object, *, is_dry_run: bool = False) -> Object:
+    dry_run = "&dryRun=All" if is_dry_run else ""
+    return cluster.request("POST", f"{_collection(item)}?fieldValidation=Strict{dry_run}", item)
+
+
+def _collection(item: Object) -> str:
+    """Return the API's path of the Services or the Jobs of a namespace."""
+    api = "/apis/batch/v1" if item["kind"] == "Job" else "/api/v1"
+    return f"{api}/namespaces/{quote(item['metadata']['namespace'], safe='')}/{item['kind'].lower()}s"
 
 
 def check(config: KubernetesConfig, *, world_size: int) -> Sequence[str]:
     """Ask the cluster whether a Job can work. Raises `ConfigError`; returns warnings."""
     config.size(world_size)
     if config.as_ != "job":
-        raise ConfigError(f"--as {config.as_} needs --dry-run: it is printed, and applied with 'kubectl apply -f -'.")
+        raise ConfigError(
+            f"--as {config.as_} needs --create-only or --dry-run: it is printed, and 'kubectl apply -f -' starts it."
+        )
     cluster = find_cluster(config.context)
-    _check_version(cluster)
+    version = cluster.request("GET", "/version")
+    found = int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
+    if found < OLDEST_VERSION:
+        raise ConfigError(
+            f"the cluster is Kubernetes {found[0]}.{found[1]}, and a run needs {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
+            ": before, Jobs have no spec.successPolicy, and no Job of several nodes ends with its run."
+        )
     namespace = config.namespace or cluster.namespace
     core = f"/api/v1/namespaces/{namespace}"
     if _find_if_allowed(cluster, core) is None:
@@ -155,33 +193,24 @@ def check(config: KubernetesConfig, *, world_size: int) -> Sequence[str]:
     for option, kind, name in (
         ("--claim", "persistentvolumeclaims", config.claim.partition(":")[0]),
         ("--service-account", "serviceaccounts", config.service_account),
+        *(("--secret", "secrets", secret) for secret in config.secret),
     ):
         if name and _find_if_allowed(cluster, f"{core}/{kind}/{name}") is None:
             raise ConfigError(f"{option} {name}: namespace '{namespace}' has no such object: kubectl get {kind}.")
     return () if config.queue is None else _queue_warnings(cluster, namespace, config.queue)
 
 
-def _check_version(cluster: ApiServer) -> None:
-    version = cluster.request("GET", "/version")
-    found = int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
-    if found < OLDEST_VERSION:
-        missing = ", ".join(field for field, first in NEWER_FIELDS.items() if found < first)
-        raise ConfigError(
-            f"the cluster is Kubernetes {found[0]}.{found[1]}, and a run needs {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
-            f": Jobs have no {missing} here. Without them an eviction would count as a failure, or as the end."
-        )
-
-
 def _check_rights(cluster: ApiServer, namespace: str) -> None:
     missing = []
-    for (group, resource), verbs in RIGHTS.items():
-        for verb in verbs:
-            attributes = {"namespace": namespace, "group": group, "resource": resource, "verb": verb}
-            review: Object = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-            review["spec"] = {"resourceAttributes": attributes}
-            found = cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-            if not found["status"]["allowed"]:
-                missing.append(f"{verb} {resource}")
+    for right in RIGHTS:
+        verb, _, kind = right.partition(" ")
+        resource, _, group = kind.partition(".")
+        attributes = {"namespace": namespace, "group": group, "resource": resource, "verb": verb}
+        review: Object = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        review["spec"] = {"resourceAttributes": attributes}
+        found = cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        if not found["status"]["allowed"]:
+            missing.append(f"{verb} {resource}")
     if missing:
         raise ConfigError(
             f"you may not {', '.join(missing)} in namespace '{namespace}', if there is one. Ask its administrator for "
@@ -223,9 +252,7 @@ def job_text(home: Home, run: Run, config: KubernetesConfig, *, world_size: int,
         head = f"# Run {run.run_id}, from its last commit to its end. Written by 'assay train --on kubernetes'.\n"
         objects = objects_of(home, run, config, name=name, world_size=world_size, options=options)
     if not home.has_run(run.run_id):
-        head += (
-            "# The run does not exist yet, so its pods would end with 2: start it, or print this with --resume RUN.\n"
-        )
+        head += "# The run does not exist yet, so its pods would end with 2: --create-only saves it, and prints this.\n"
     return head + yaml.safe_dump_all(objects, sort_keys=False, width=110)
 
 
@@ -239,19 +266,12 @@ def _default_namespace(context: str | None) -> str:
 def state(launch: Launch) -> LaunchState:
     """Return the state of a Job; `elsewhere` if it may be a Job of another cluster than the one configured here."""
     cluster, job = _find_job(launch)
-    uid, _, server = launch.process.partition(" ")
     if job is None:
-        return "ended" if cluster.server == server else "elsewhere"
-    if job["metadata"]["uid"] != uid or _has_ended(job):
+        return "ended" if cluster.server == launch.process.partition(" ")[2] else "elsewhere"
+    if _has_ended(job):
         return "ended"
     is_running = job.get("status", {}).get("ready") or "deletionTimestamp" in job["metadata"]
     return "running" if is_running else "queued"
-
-
-def follow_command(launch: Launch) -> str:
-    """Return the kubectl command that shows the output of all pods."""
-    namespace, _, name = launch.job.partition("/")
-    return f"kubectl logs --namespace {namespace} --follow --prefix --selector batch.kubernetes.io/job-name={name}"
 
 
 def pending_reason(launch: Launch) -> str:
@@ -301,7 +321,7 @@ def _waiting(pod: Object) -> Iterator[str]:
 def end_reason(launch: Launch) -> str:
     """Return why the Job failed, and the last lines of its pods that ended with an error."""
     cluster, job = _find_job(launch)
-    if job is None or job["metadata"]["uid"] != launch.process.partition(" ")[0]:
+    if job is None:
         return ""
     conditions = job.get("status", {}).get("conditions") or []
     reasons = [item.get("message", "") for item in conditions if item["type"] == "Failed" and item["status"] == "True"]
@@ -322,7 +342,7 @@ def _failures(pods: Sequence[Object]) -> list[str]:
 def stop(launch: Launch) -> None:
     """Delete the Job: its pods get SIGTERM and their grace time to commit. The Job is gone when they are."""
     cluster, job = _find_job(launch)
-    if job is not None and job["metadata"]["uid"] == launch.process.partition(" ")[0]:
+    if job is not None:
         _delete(cluster, launch.job)
 
 
@@ -354,8 +374,11 @@ def resize(launch: Launch, num_nodes: int) -> None:
 
 
 def _find_job(launch: Launch) -> tuple[ApiServer, Object | None]:
-    cluster = find_cluster(server=launch.process.partition(" ")[2])
-    return cluster, cluster.find(job_path(launch.job))
+    """Return the cluster and the Job of a launch; None if it is gone, also if another one has its name."""
+    uid, _, server = launch.process.partition(" ")
+    cluster = find_cluster(server=server)
+    job = cluster.find(job_path(launch.job))
+    return cluster, job if job is not None and job["metadata"]["uid"] == uid else None
 
 
 def _has_ended(job: Object) -> bool:

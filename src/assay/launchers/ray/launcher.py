@@ -97,7 +97,7 @@ class RayLauncher(SchedulerLauncher):
         return save_launch(run, launcher="ray", job=plan.name, process=process, world_size=world_size, log=log)
 
 
-CONFIG, LAUNCHER = RayConfig, RayLauncher
+CONFIG, LAUNCHER, check_run = RayConfig, RayLauncher, job_text
 
 
 def state(launch: Launch) -> LaunchState:

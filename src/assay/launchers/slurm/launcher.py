@@ -179,7 +179,7 @@ class SlurmLauncher(SchedulerLauncher):
             ) from error
 
 
-CONFIG, LAUNCHER = SlurmConfig, SlurmLauncher
+CONFIG, LAUNCHER, check_run = SlurmConfig, SlurmLauncher, job_text
 
 
 def state(launch: Launch) -> LaunchState:

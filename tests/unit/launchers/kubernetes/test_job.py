@@ -98,7 +98,8 @@ def test_each_pod_runs_the_node_command_under_its_index(home: Home, run: Run, tm
     command = pod_of(job)["containers"][0]["command"]
     assert " ".join(command) == (
         "assay train --resume long --workers 4 --on nodes --lead assay-long-0.assay-long --workers-per-node 2 "
-        "--leave-within=50 --max-restarts=3 --node $(JOB_COMPLETION_INDEX) --address $(POD_IP)"
+        "--leave-within=50 --max-restarts=3 --node $(JOB_COMPLETION_INDEX) --address $(POD_IP) "
+        f"--log-file {run.run_dir}/kubernetes/node-$(JOB_COMPLETION_INDEX).log"
     )
     assert pod_of(job)["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"]
     assert service["spec"]["publishNotReadyAddresses"] is True
