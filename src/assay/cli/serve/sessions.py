@@ -6,6 +6,8 @@ from assay.cli.command import Command
 from assay.cli.parameters import WORKERS, current_home, log_format_option
 from assay.elastic.workers import Workers
 
+DAY_S = 86_400.0
+
 
 @click.command(cls=Command, sections={"Operation": ("lease_s", "log_format")})
 @click.option(
@@ -32,8 +34,14 @@ from assay.elastic.workers import Workers
     default=20.0,
     help="Seconds of silence after which another worker takes over.",
 )
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    help="Days after which requests and unnamed states of finished sessions are removed.",
+)
 @log_format_option
-def sessions(workers: Workers, commit_after_s: float, interval_s: float, lease_s: float) -> None:
+def sessions(workers: Workers, commit_after_s: float, interval_s: float, lease_s: float, keep_days: float) -> None:
     """Train and sample the sessions of the Tinker API in $ASSAY_HOME/api on this machine, until stopped.
 
     A session is executed by one such process at a time, on all of its ranks. Process and ranks may be killed at any
@@ -51,5 +59,6 @@ def sessions(workers: Workers, commit_after_s: float, interval_s: float, lease_s
         commit_after_s=commit_after_s,
         lease_s=lease_s,
         interval_s=interval_s,
+        keep_s=DAY_S * keep_days,
         notify=lambda text: click.echo(text, err=True),
     )

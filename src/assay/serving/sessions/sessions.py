@@ -5,6 +5,8 @@
     session-data/ID/train|sample/...       requests and results (`request_log`)
     session-data/ID/lease-0001.json ...    the worker that executes the session
 
+    retained/session/ID                    a finished session that may hold what no client can name
+
 A session's work marker (`ResourceRepository.open`) is written at its creation. The worker deletes it once the session
 is finished and every request has a result.
 """
@@ -39,6 +41,7 @@ from assay.serving.sessions.request_log import (
 from assay.store.leases import leases
 
 SCHEME = "tinker://"
+_RETAINED = "retained/session/"
 _TYPES: dict[str, CheckpointType] = {"weights": "training", "sampler_weights": "sampler"}
 _SEGMENTS = {checkpoint_type: segment for segment, checkpoint_type in _TYPES.items()}
 
@@ -170,7 +173,9 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         deleted = SessionCheckpointDeleted(
             at_s=self._clock.now_s(), model_index=model_index, checkpoint_type=checkpoint_type, name=name
         )
-        self.change(path.model.session_id, lambda state: deleted if state.checkpoint(path) else None)
+        state = self.change(path.model.session_id, lambda state: deleted if state.checkpoint(path) else None)
+        if state.finished:
+            self.retain(path.model.session_id)
 
     def waiting_reason(self, request: RequestId) -> str | None:
         """Return why a request is not executed, or None if a worker is about to."""
@@ -201,6 +206,23 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         """Accept no further requests; idempotent, the first status stands."""
         finished = SessionFinished(at_s=self._clock.now_s(), status=status)
         self.change(session_id, lambda state: None if state.finished else finished)
+
+    def close(self, resource_id: str) -> None:
+        """Delete the work marker; the data stays until `release`."""
+        self.retain(resource_id)
+        super().close(resource_id)
+
+    def retain(self, session_id: str) -> None:
+        """Note that a session may hold what no client can name."""
+        self.store.put(f"{_RETAINED}{session_id}", b"")
+
+    def release(self, session_id: str) -> None:
+        """Note that a session holds nothing of that kind."""
+        self.store.delete(f"{_RETAINED}{session_id}")
+
+    def retained_ids(self) -> list[str]:
+        """Return the sessions that `retain` noted."""
+        return [item.key.removeprefix(_RETAINED) for item in self.store.list(_RETAINED)]
 
 
 def _sampler_key(session_id: str, index: int) -> str:

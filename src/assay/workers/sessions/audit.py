@@ -43,6 +43,8 @@ def audit_session(sessions: SessionRepository, session_id: str) -> SessionAudit:
         else:
             found = [*_problems(log, requests, results, partial(sampled.add, target))]
         problems += [f"{target}: {text}" for text in found]
+    if state.finished and state.models and not num_requests:
+        raise ConfigError(f"{session_id} is finished, and its requests were removed ('serve sessions --keep-days').")
     return SessionAudit(
         session_id=session_id,
         verdict="fail" if problems else "incomplete" if num_results < num_requests else "pass",

@@ -225,8 +225,10 @@ class ModelExecutor:
     def _save(self, seq_id: int, kind: CheckpointType, body: SaveWeights | SaveWeightsForSampler) -> Result:
         path = CheckpointPath(self._target, kind, body.path or f"{seq_id:06d}")
         sampler = body.sampling_session_seq_id if isinstance(body, SaveWeightsForSampler) else None
-        if isinstance(body, SaveWeights) and not body.overwrite:
-            self._check_free(path, seq_id)
+        state = self._tools.sessions.state(path.model.session_id)
+        replaced = None if state is None else state.checkpoint(path)
+        if isinstance(body, SaveWeights) and not body.overwrite and replaced and replaced.seq_id != seq_id:
+            raise DataError(f"path: {path} exists. Save under another name, or with overwrite=True.")
         num_bytes = self._store(kind if sampler is None else "captured", seq_id)
         if sampler is not None:
             return results.captured_sampler(TargetId(self._target.session_id, "sample", sampler))
@@ -242,13 +244,9 @@ class ModelExecutor:
             user_metadata=body.user_metadata or {},
         )
         self._tools.sessions.note_checkpoint(self._target.session_id, saved)
+        if replaced is not None and replaced.seq_id != seq_id:  # no name leads to them any more
+            self._tools.store.delete(self._states.key(kind, replaced.seq_id))
         return results.saved_weights(path)
-
-    def _check_free(self, path: CheckpointPath, seq_id: int) -> None:
-        state = self._tools.sessions.state(path.model.session_id)
-        known = None if state is None else state.checkpoint(path)
-        if known is not None and known.seq_id != seq_id:
-            raise DataError(f"path: {path} exists. Save under another name, or with overwrite=True.")
 
     def _store(self, kind: StateKind, number: int) -> int:
         """Store the current state; return its bytes."""

@@ -41,14 +41,14 @@ class ModelStates:
     def put(self, kind: StateKind, number: int, state: StoredState) -> None:
         """Make a state durable; nothing changes if it is."""
         header = {"next_seq_id": state.next_seq_id, "sha256": sha256_of_bytes(state.data)}
-        self._store.put_if_absent(self._key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
+        self._store.put_if_absent(self.key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
         if kind in KEEP:
             for older in self.numbers(kind)[: -KEEP[kind]]:
-                self._store.delete(self._key(kind, older))
+                self._store.delete(self.key(kind, older))
 
     def get(self, kind: StateKind, number: int) -> StoredState | None:
         """Return a state, or None if there is none. Raises `DamagedDataError`."""
-        key = self._key(kind, number)
+        key = self.key(kind, number)
         if not self._store.exists(key):
             return None
         head, _, data = self._store.get(key).partition(b"\n")
@@ -62,7 +62,7 @@ class ModelStates:
         return StoredState(next_seq_id, data)
 
     def has(self, kind: StateKind, number: int) -> bool:
-        return self._store.exists(self._key(kind, number))
+        return self._store.exists(self.key(kind, number))
 
     def newest(self, notify: Callable[[str], None]) -> StoredState | None:
         """Return the newest intact state with moments, or None; `notify` receives what is wrong with newer ones."""
@@ -80,5 +80,6 @@ class ModelStates:
         """Return the numbers of all states of a kind, sorted."""
         return sorted(int(item.key.rpartition("/")[2]) for item in self._store.list(f"{self._folder}/{kind}/"))
 
-    def _key(self, kind: StateKind, number: int) -> str:
+    def key(self, kind: StateKind, number: int) -> str:
+        """Return the name of a state's object."""
         return f"{self._folder}/{kind}/{number:019d}"
