@@ -74,10 +74,10 @@ class _Run(_Type):
 
 
 class _RunOrPipeline(_Run):
-    """The name of a declared pipeline, or a run."""
+    """The name of a declared pipeline, a session of the Tinker API by its whole id, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if current_home().has_pipeline(value):
+        if is_session(value) or current_home().has_pipeline(value):
             return str(value)
         return super().convert(value, param, ctx)
 

@@ -256,7 +256,7 @@ def _training(run: _Run, owners: CostOwners) -> Iterator[_Charge]:
         person = "" if attempt is None else attempt.environment.user
         end_s = start_s if attempt is None or attempt.ended_s is None else attempt.ended_s
         charge = _Charge(run.run_id, person, start_s, end_s, run.prices.get(number, run.last_price()), seconds)
-        yield from [charge] if attempt else _spread(charge, owners)
+        yield from [charge] if attempt else _split_by_charges(charge, owners)
 
 
 def _open(attempt: Attempt, seen_s: float) -> _Charge:
@@ -274,10 +274,10 @@ def _evaluation(run: _Run, owners: CostOwners) -> Iterator[_Charge]:
     person = "" if last is None else last.environment.user
     charge = _Charge(run.run_id, person, 0.0, 0.0, run.last_price(), {"evaluation": spent_s})
     ended_s = 0.0 if last is None else last.ended_s or last.started_s
-    yield from _spread(charge._replace(began_s=ended_s, ended_s=ended_s), owners)
+    yield from _split_by_charges(charge._replace(began_s=ended_s, ended_s=ended_s), owners)
 
 
-def _spread(charge: _Charge, owners: CostOwners) -> Iterator[_Charge]:
+def _split_by_charges(charge: _Charge, owners: CostOwners) -> Iterator[_Charge]:
     """Yield a share of a charge for each time that the API charged, or the whole if it charged nothing."""
     held = [part for part in owners.charges(charge.run_id) if part.device_s]
     for part in held:
