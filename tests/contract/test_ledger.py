@@ -427,6 +427,17 @@ def test_something_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest
     assert time.monotonic() - began_s < 10
 
 
+def test_a_database_that_has_no_encoding_keeps_texts(postgres_url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS plain")
+        connection.execute("CREATE DATABASE plain ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
+    with open_ledger(postgres_url.replace("/postgres?", "/plain?")) as ledger:
+        ledger.record_run(run("a"))
+        assert ledger.run("a") == run("a")
+
+
 @pytest.mark.slow
 def test_a_server_that_falls_silent_is_given_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "SILENT_S", 2)

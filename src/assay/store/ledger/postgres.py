@@ -108,6 +108,7 @@ class _PostgresSession:
         limits: dict[str, Any] = {
             "connect_timeout": database.LOCKED_S,
             "tcp_user_timeout": database.SILENT_S * 1000,
+            "client_encoding": "utf8",  # a database made under the locale C has none, and returns bytes
         }
         self._driver = _PunctualConnection.connect(**{**limits, **known})
         self._driver.silent_s = database.SILENT_S
