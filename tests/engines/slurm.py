@@ -35,9 +35,7 @@ class Slurm(Engine):
         return log.read_text() if log.exists() else ""
 
     def lose(self, started: StartedRun, index: int) -> None:
-        words = (f" {started.run.run_id} ", f" --node {index} ")
-        supervisor = next(pid for pid, line in command_lines() if all(word in line for word in words))
-        kill_all(family(supervisor))
+        kill_all(family(supervisor(started.run, index)))
 
     def resize(self, started: StartedRun, number: int) -> None:
         if number == 1:
@@ -76,3 +74,9 @@ class Slurm(Engine):
 
     def assert_ended_well(self, started: StartedRun) -> None:
         wait_until(lambda: self._cluster.state(started.launch.job) == "COMPLETED", "Slurm to call it completed")
+
+
+def supervisor(run: Run, node: int) -> int:
+    """The process of a node's supervisor."""
+    words = (f" {run.run_id} ", f" --node {node} ")
+    return next(pid for pid, line in command_lines() if all(word in line for word in words))
