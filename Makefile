@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo image test test-slow test-ray test-spark test-sinks test-vllm test-triton check format soak mutants agreement bench clean
+.PHONY: demo image test test-slow test-ray test-spark test-sinks test-cookbook test-vllm test-triton check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,13 @@ with_extra = $(call on_top_of_ours,$(1),-c constraints.txt -e '.[$(2)]')
 test-sinks: .venv-sinks/.installed  ## metrics in MLflow, W&B and trackio, whose packages nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb,trackio,alembic .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
 
+.venv-cookbook/.installed: $(VENV)/.installed requirements-cookbook.txt
+	$(call on_top_of_ours,.venv-cookbook,--no-deps -r requirements-cookbook.txt)
+	touch $@
+
+test-cookbook: .venv-cookbook/.installed  ## recipes of tinker-cookbook, unchanged, on our server
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),cookbook .venv-cookbook/bin/python -m pytest -m slow tests/integration/test_cookbook.py
+
 .venv-vllm/.installed: $(VENV)/.installed requirements-vllm.txt
 	$(call on_top_of_ours,.venv-vllm,--no-deps -r requirements-vllm.txt)
 	touch $@
@@ -122,4 +129,4 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	.venv-sinks/bin/python benchmarks/dashboard.py
 
 clean:
-	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-cookbook .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build

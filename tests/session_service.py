@@ -129,8 +129,10 @@ class Killable:
 class SessionService:
     """A server and a worker with one home."""
 
-    def __init__(self, nursery: Nursery, folder: Path, home: Path | None = None) -> None:
-        models, self.home = write_models(folder / "models", method="supervised"), home or folder / "home"
+    def __init__(self, nursery: Nursery, folder: Path, home: Path | None = None, *, models: Path | None = None) -> None:
+        """`home`, `models`: None for folders of their own, with the base model `tiny`."""
+        models = models or write_models(folder / "models", method="supervised")
+        self.home = home or folder / "home"
         self.home.mkdir(exist_ok=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
