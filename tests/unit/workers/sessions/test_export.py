@@ -1,7 +1,5 @@
 """An exported model of a session is, for PEFT and for transformers, the model of the session."""
 
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,6 @@ from session_requests import MODEL, RequestedSession
 
 ADAPTED = MODEL._replace(number=1)
 IDS = torch.arange(3, 13)[None]
-
-
-@pytest.fixture
-def peft(requires: Callable[[str, bool, str], None]) -> None:
-    requires("peft", find_spec("peft") is not None, "not installed here")
 
 
 class Adapted:
@@ -71,7 +64,7 @@ class Adapted:
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
-def adapted(peft: None, request: pytest.FixtureRequest, tmp_path: Path) -> Adapted:
+def adapted(request: pytest.FixtureRequest, tmp_path: Path) -> Adapted:
     return Adapted(tmp_path, tied=request.param)
 
 

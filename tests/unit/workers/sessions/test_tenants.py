@@ -1,7 +1,5 @@
 """Models with adapters of their own on one base: company changes no bit, and the base is held once."""
 
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +28,6 @@ TENANTS = (
 )
 TARGETS = [MODEL._replace(number=number) for number in range(len(TENANTS))]
 NUM_STEPS = 3
-
-
-@pytest.fixture(autouse=True)
-def peft(requires: Callable[[str, bool, str], None]) -> None:
-    requires("peft", find_spec("peft") is not None, "not installed here")
 
 
 def send_steps(session: RequestedSession, target: TargetId) -> None:
