@@ -43,10 +43,18 @@ class _Cli(CommandGroup):
             ctx.exit(INTERRUPTED)
 
 
+def _print_version(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    if is_requested:
+        from assay.base.code_version import code_version
+
+        click.echo(f"assay, version {code_version()}")
+        context.exit()
+
+
 @click.group(
     cls=_Cli, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.version_option(package_name="assay")
+@click.option("--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit.")
 def cli() -> None:
     """Take a post-training experiment from a promising pilot to decision-ready evidence."""
 
