@@ -60,21 +60,22 @@ def without_zero_counts(line: str) -> str:
         left = _NUMBER_LAST.sub(" ", _NUMBER_FIRST.sub(lambda found: found["before"], line))
         if left == line:
             return left
-        line = left
 
 
+_DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d{4}|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d)"
+_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?: \d{4})?(?:Z| ?[+-]\d\d:?\d\d)?"
 STAMP = re.compile(
-    r"^\ufeff?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?"
-    r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s*[-|:])?\s?"
+    rf"\ufeff?\[?(?:{_DATE}[T ,]{{1,2}}{_TIME}|{_TIME}|\d{{10}}\.\d+|[ \d]{{1,6}}\.\d{{6}})\]?(?:\s*[-|:])?\s?"
+    r"|std(?:out|err) [FP] "
 )
-COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""ISO 8601, other dates, the clock alone, seconds since the epoch or since boot; the stream in logs of containers."""
+COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9])")
 SPEAKER = re.compile(
-    r"^(?:\[(?:rank|default|gpu|worker|node)?[ _-]?\d+(?:,\d+)?\](?:<std(?:err|out)>)?:?\s?|rank ?\d+:\s?"
-    r"|\d{1,5}: "
-    r"|\((?:\w+ )?(?:pid|rank)=[^)]*\)\s?)",
+    r"(?:\[(?:rank|default|gpu|worker|node)?[ _-]?\d+(?:,\d+)?\](?:<std(?:err|out)>)?:?\s?|rank ?\d+:\s?"
+    r"|\d{1,5}: |#\d+ (?:\d+\.\d+ )?|[\w.-]+-\d+ +\| |\[pod/[^\]]*\] |\((?:\w+ )?(?:pid|rank)=[^)]*\)\s?)",
     re.IGNORECASE,
 )
-"""Prefixes of a rank's lines by torchrun, srun, mpirun and Ray."""
+"""Prefixes of a rank's lines by torchrun, srun, mpirun, Ray, Compose and kubectl; of a step's in container builds."""
 
 TROUBLE = tuple(
     b"error,exception,fail,fatal,traceback,panic,abort,kill,crash,could not,couldn't,cannot,can't,"
@@ -82,42 +83,57 @@ TROUBLE = tuple(
     b"cancel,shutdown,preempt,evict,conflict,mismatch,missing,interrupt,corrupt,hang,hung,deadlock,"
     b"stuck,lockup,exited,nan,inf,finite,exceed,limit,signal,oom,xid,uncorrect,dumped,regress,violat,"
     b"____,!!!,double free,smashing,terminate called,bad_alloc,stall,lost,undefined,critical,severe,"
-    b"quota,no space,stale,fault".split(b",")
+    b"quota,no space,stale,fault,what():,err!,low on resource,no solution,not ok,unresolved,multiple definition,"
+    b"duplicate symbol,went wrong,no rule,retry,assertion,\xe2\x97\x8f,\xe2\x9c,\xc3\x97".split(b",")
 )
 """Lower-case substrings, one of which every line with a strength contains; a fast filter."""
 
 EXCEPTION = re.compile(
-    r"^(?:E\s+|\w+: )?((?:\w+\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Fault|Abort"
-    r"|Expired|Exhausted|NotFound|Unavailable))\b(?=\s*:|\s*$)"
+    r"^(?:E\s+|\w+: |(?:Caused by|Uncaught|Unhandled \w+|Exception in thread \"[^\"]*\"):? ?)?"
+    r"((?:[\w$]+\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Fault|Abort"
+    r"|Expired|Exhausted|NotFound|Unavailable))\b(?:\s*\[\w+\])?(?=\s*:|\s*$)|^what\(\):\s+\S"
 )
 DOTTED = re.compile(r"^(?:E\s+)?(?:[a-z_]\w*\.)+[A-Za-z_]\w*(?=:\s)")
 """An exception whose name does not end like one: `socket.gaierror: ...`."""
 SPECIFIC = re.compile(
-    r"out of memory|no space left|oom[-_]?kill|segmentation fault|bus error|illegal memory access"
-    r"|device-side assert"
+    r"out of memory|no space left|oom[-_]?kill|segmentation fault|bus error|illegal memory access|device-side assert"
     r"|\bxid\b|preempted|\bevicted\b|due to (?:preemption|time limit)|shutdown signal|operation was cancell?ed"
-    r"|fatal python error|core dumped|uncorrectable|fallen off the bus|kernel panic|\bhung\b|soft lockup"
-    r"|disk quota"
-    r"|stale file handle|(?:watchdog|collective).*time|double free|stack smashing|terminate called|no cuda gpus"
-    r"|loss (?:is|was|became) (?:nan|inf)",
+    r"|fatal python error|uncorrectable|fallen off the bus|kernel panic|\bhung\b|soft lockup|disk quota"
+    r"|stale file handle|(?:watchdog|collective).*time|double free|stack smashing|no cuda gpus"
+    r"|loss (?:is|was|became) (?:nan|inf)|low on resource|\bassertion\b.*\bfailed",
     re.IGNORECASE,
 )
-COMPILER = re.compile(r"(?:^|\s)\S+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\))\s*:\s*(?:fatal )?error\b", re.IGNORECASE)
+ABORTED = re.compile(
+    r"terminate called|fatal python error: abort|\bsigabrt\b|\bsignal 6\b|\baborted\b\s*\(core dumped\)"
+    r"|\baborted\W*$|^\W*core dumped\W*$",
+    re.IGNORECASE,
+)
+"""How a process ended after something else went wrong: it names a failure only if nothing else does."""
+LOCATED = re.compile(
+    r"(?:^|\s)\S+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\))(?:\s*:|\s+-)\s*(?:fatal )?(?:error|failure)\b"
+    r"|^\s+\d+:\d+\s+error\s|^(?:\S*[/\\])?(?:[\w-]*-)?(?:ld|lld|gold|link|wasm-ld)(?:\.\w+)?\s?: "
+    r"(?!.* returned \d|.*: in function)",
+    re.IGNORECASE,
+)
+"""A diagnostic with its place in a source, of a compiler, a checker or a test framework; or of a linker."""
 TEST = re.compile(
     r"^FAILED \S+::|^(?:--- )?FAIL:? \S|^not ok \d|\bFAIL(?:ED)?\s*:\s*\S|^!{3,} .+ !{3,}$"
-    r"|^[A-Z]{4,}(?: [A-Z]{4,}){1,4}: \S"
+    r"|^[A-Z]{4,}(?: [A-Z]{4,}){1,4}: \S|^\[ +FAILED +\] \S+\.|\*\*\*\s?(?:Failed|Exception|Timeout|Not Run)"
+    r"|\.{3,} ?FAIL(?:ED)?\b|^[●✕✗✘×❌]\s+\S"
 )
 LEVEL = re.compile(
     r"(?:^|[\s\]\[)(\"'|])(?:fatal error|error|fatal|panic|critical|severe|alert"
     r"|emerg)\w?(?:\s*[A-Z]{0,4}\d+|\[\w+\])?"
-    r"\]?\s*(?:[:!|]|-\s)|^error\b|^fatal\b|panicked at|\berror response\b"
+    r"\]?\s*(?:[:!|]|-\s)|^error\b|^fatal\b|^\w+ (?:error|err!)(?:\s|$)|panicked at|\berror response\b"
     r"|\"level\"\s*:\s*\"(?:error|fatal|critical)"
-    r"|^[EF]\d{4} |\berror\]",
+    r"|^[EF]\d{4} |\berror\]|^E: \S",
     re.IGNORECASE,
 )
+TOOL = re.compile(r"^[\w./+-]{1,40}: (?:line \d+: )?(?=\S)")
+"""`program: message`, as programs report what stops them."""
 WORDS = re.compile(
     r"\b(?:failed to|failure|fail(?:ed|s)?|could not|couldn't|cannot|can't|unable to|not found|no such"
-    r"|denied|refused"
+    r"|denied|refused|undefined|unresolved|multiple definition|duplicate symbol|no solution|no rule"
     r"|timed? ?out|unknown|invalid|unexpected|abort(?:ed|ing)?|killed|crash(?:ed)?|cancell?ed|conflict"
     r"|mismatch|missing"
     r"|regression|violation|interrupted|error|exception|nan|inf|corrupt(?:ed)?|lost|exceed(?:ed|s)|exited"
@@ -126,29 +142,42 @@ WORDS = re.compile(
 )
 COUNTED = 3.6
 """Strength of a count of failures, which names none."""
-PUT_AWAY = re.compile(
-    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|process completed|upload|artifact|clean(?:ing|ed)?[ -]?up"
-    r"|orphan"
-    r"|post[- ]job|failed!?$|^\W*\d+ (?:failed|errors?|passed)\b|closing signal|childfailed"
-    r"|executing the custom|stopping"
-    r"|shutting down|task \d+: |\bwandb: |\(failed \d+\)|terminating|task was cancel|srun: error"
-    r"|elastic\.multiprocessing"
-    r"|will be (?:killed|terminated)|\*\*\* step \S+.* cancelled(?!.*due to)|if your build fails"
-    r"|likely not a problem"
-    r"|please (?:contact|take)|see the (?:log|full)|check the (?:log|step)|check (?:failed|for)"
-    r"|for more (?:info|detail)|\bhint\b|\btip\b",
+STATUS = re.compile(
+    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|process completed|failed!?$|^\W*\d+ (?:failed|errors?|passed)\b"
+    r"|closing signal|childfailed|task \d+: |\bwandb: |\(failed \d+\)|srun: error|elastic\.multiprocessing"
+    r"|\*\*\* step \S+.* cancelled(?!.*due to)|task was cancel|could not compile|previous errors?\b|errors occurred"
+    r"|error \d+( \(ignored\))?$|build (?:stopped|failed)|did not complete|returned \d+ exit status|job failed"
+    r"|[a-z] command failed|tests? failed,|executing the custom|please (?:contact|take)|see the (?:log|full)"
+    r"|check the (?:log|step)|check (?:failed|for)|if your build fails|likely not a problem"
+    r"|for more (?:info|detail)|\bhint\b|\btip\b|complete log of this run",
     re.IGNORECASE,
 )
+"""Exit statuses, summaries and advice: they follow from a failure, and name none."""
+TEARDOWN = re.compile(
+    r"upload|artifact|clean(?:ing|ed)?[ -]?up|orphan|post[- ]job|stopping|shutting down|terminating"
+    r"|will be (?:killed|terminated)",
+    re.IGNORECASE,
+)
+"""What is done after a failure; a line that names one may also say that the program is stopping."""
+STEP_END = re.compile(
+    r"^##\[error\]|\berror: job failed|script returned exit code|command .* exited with|cleaning up project dir"
+    r"|^post job cleanup|due to (?:preemption|time limit|node fail)|shutdown signal|exited with code '\d",
+    re.IGNORECASE,
+)
+"""The end of a step or job by its runner or scheduler: errors after it are its consequences."""
 PEER = re.compile(
     r"connection (?:reset|closed)(?: by)? (?:the )?(?:remote )?peer|broken pipe|communicator (?:was )?aborted"
     r"|aborted on rank|socket was closed|peer (?:has )?(?:closed|disconnected|gone)|closed by (?:the )?peer"
-    r"|remote process (?:exited|failed|has)|aborted by (?:peer|rank)|tcpstore.*(?:closed|reset|broken)",
+    r"|remote process (?:exited|failed|has)|aborted by (?:peer|rank)|tcpstore.*(?:closed|reset|broken)"
+    r"|watchdog.*(?:caught|terminated|timeout)|entire process down",
     re.IGNORECASE,
 )
-"""Messages of a rank that lost another rank, which is the cause."""
-RETRIED = re.compile(r"back(?:ing)? ?off|retry(?:ing)?|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE)
+"""Messages of a rank that lost another rank, or waited for it too long: the other one is the cause."""
+RETRIED = re.compile(
+    r"back(?:ing)? ?off|\bretry(?:ing)?\b|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE
+)
 MILD = re.compile(
-    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|caused by|during handling"
+    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|during handling"
     r"|direct cause of"
     r"|0 errors|no errors?\b|errors?=0|failed=0|returned non-zero|compilation log|ignor(?:ed|ing)"
     r"|expected fail|xfail"
@@ -181,10 +210,26 @@ class WeightedLine(NamedTuple):
     """0 to 10."""
     number: int
     text: str
+    speaker: str = ""
+    """Prefix of its rank."""
     is_peer: bool = False
     """A rank that lost another rank."""
     is_put_away: bool = False
     """A message of the tear-down."""
+
+
+KINDS = (
+    (ABORTED, 3.0),
+    (SPECIFIC, 8.0),
+    (LOCATED, 7.0),
+    (EXCEPTION, 6.8),
+    (LEVEL, 6.0),
+    (TEST, 6.0),
+    (DOTTED, 5.5),
+    (WORDS, 4.0),
+    (COUNT_ABOVE_ZERO, COUNTED),
+)
+"""Kinds of lines and their strengths; the first that matches counts."""
 
 
 def speaks_of_trouble(raw: bytes) -> bool:
@@ -195,13 +240,17 @@ def speaks_of_trouble(raw: bytes) -> bool:
 
 def plain(raw: str) -> tuple[str, str]:
     """Return (prefix of the rank or empty, text) without time stamps, colours and line end."""
-    text = raw.rstrip("\r\n")
+    text, speaker = raw.rstrip("\r\n"), ""
     if "\x1b" in text:
         text = COLOURS.sub("", text)
-    text = STAMP.sub("", text, count=1)
-    if speaker := SPEAKER.match(text):
-        return speaker.group().strip(), STAMP.sub("", text[speaker.end() :], count=1)
-    return "", text
+    for _ in range(3):  # a collector's stamp, the rank, and the program's own stamp
+        if stamp := STAMP.match(text):
+            text = text[stamp.end() :]
+        if found := SPEAKER.match(text):
+            text, speaker = text[found.end() :], speaker or found.group().strip()
+        elif not stamp:
+            break
+    return speaker, text
 
 
 def is_echo(raw: str, text: str) -> bool:
@@ -209,16 +258,18 @@ def is_echo(raw: str, text: str) -> bool:
     return SHELL_COLOUR in raw or ECHO.match(text) is not None
 
 
-def weigh(text: str, number: int, *, ends_traceback: bool) -> WeightedLine | None:
+def weigh(text: str, number: int, *, speaker: str, ends_traceback: bool) -> WeightedLine | None:
     """Return the strength of a plain line; None if it does not indicate a failure."""
     line = text.strip()
-    strength = 8.0 if ends_traceback else _strength(line)
-    if strength and not ends_traceback:
-        strength = _strength(without_zero_counts(line))
-    if not strength:
+    kind = 8.0 if ends_traceback else strength_of(line)
+    if kind and not ends_traceback:
+        kind = strength_of(without_zero_counts(line))
+    if not kind:
         return None
+    strength = kind
     is_exception = ends_traceback or EXCEPTION.match(line) is not None
-    is_put_away, is_peer = PUT_AWAY.search(line) is not None, PEER.search(line) is not None
+    is_peer = PEER.search(line) is not None
+    is_put_away = STATUS.search(line) is not None or (kind <= 6.0 and TEARDOWN.search(line) is not None)
     if is_put_away:
         strength -= 3.5
     if is_peer:
@@ -227,25 +278,17 @@ def weigh(text: str, number: int, *, ends_traceback: bool) -> WeightedLine | Non
         strength -= 3.0
     if MILD.search(line):
         strength -= 1.5 if is_exception else 3.0
-    if text[:1].isspace() and not is_exception:
+    if text[:1].isspace() and not is_exception and not LOCATED.search(text):
         strength -= 1.0
-    return WeightedLine(max(strength, 0.1), number, line, is_peer, is_put_away)
+    return WeightedLine(max(strength, 0.1), number, line, speaker, is_peer, is_put_away)
 
 
-def _strength(line: str) -> float:
-    if SPECIFIC.search(line):
-        return 8.0
-    if COMPILER.search(line):
-        return 7.0
-    if EXCEPTION.match(line):
-        return 6.8
-    if LEVEL.search(line) or TEST.search(line):
-        return 6.0
-    if DOTTED.match(line):
-        return 5.5
-    if WORDS.search(line):
-        return 4.0
-    return COUNTED if COUNT_ABOVE_ZERO.search(line) else 0.0
+def strength_of(line: str) -> float:
+    """Return the strength of a line's kind; 0 if it has none."""
+    for kind, strength in KINDS:
+        if kind.search(line):
+            return strength + (TOOL.match(line) is not None) * (kind is WORDS)
+    return 0.0
 
 
 def key_of(text: str) -> str:

@@ -2,12 +2,18 @@
 
     bytes -> lines -> lines with a word of trouble -> strength, equal lines merged -> three candidates
 
+A line's strength is that of its kind: an exception under its stack, a diagnostic with its place, the heading of a
+summary of failures, a level, or words alone. Exit statuses and what a rank says that lost another one follow from a
+failure. So does an error close behind another, or one after the job's end; an error that was tried again was survived.
 Equal lines count once, at the last occurrence, because a failure that the program survived did not end the log. Of
 equally strong lines the later one is preferred, since a log ends with its failure. Nothing in a log is executed.
 """
 
+import codecs
 import hashlib
 import heapq
+import io
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,13 +32,15 @@ from assay.records.symptoms import (
 )
 from assay.triage.symptoms.classes import class_of
 from assay.triage.symptoms.lines import (
-    EXCEPTION,
-    TEST,
+    COUNTED,
+    RETRIED,
+    STEP_END,
     WeightedLine,
     is_echo,
     key_of,
     plain,
     speaks_of_trouble,
+    strength_of,
     weigh,
 )
 
@@ -48,57 +56,120 @@ KNOWN = 0.7
 """Added strength of a line with a known class."""
 LATENESS = 0.8
 """Added strength of the last line, relative to the first."""
-FIRST_FAILED_TEST = 9.0
+SUMMARY_HEADING = 9.0
+EXCEPTION_STRENGTH, LEADS = 8.0, 5.5
+"""Strength of an exception with its stack, and least strength of an error that others may follow from."""
+FOLLOWS, SURVIVED, AFTER_END = 1.0, 3.0, 2.0
+"""Taken from the strength of an error that closely follows another, was tried again, or comes after the job's end."""
+NEAR_LINES, BURST_LINES = 3, 40
 TRACEBACK = "Traceback (most recent call last)"
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:\[[^\]]*\])?(?::\s|:?$)")
 """The traceback line with the exception; other unindented lines may be interleaved."""
-FAILURES = re.compile(r"^=+ (?:FAILURES|ERRORS) =+$")
-FAILED_TEST = re.compile(r"^_{3,} .+ _{3,}$")
+WHAT = re.compile(r"\s*what\(\):\s+\S")
+FRAME = re.compile(r"\s+at \S|\s*frame #\d|goroutine \d|\s*#\d+\s+0x|stack backtrace|stack trace", re.IGNORECASE)
+FAILED_TEST = re.compile(r"_{3,} .+ _{3,}$|---- .+ stdout ----$")
+SUMMARIES = (
+    (re.compile(r"=+ (?:FAILURES|ERRORS) =+$"), FAILED_TEST),  # pytest
+    (re.compile(r"={60,}$"), re.compile(r"(?:FAIL|ERROR): \w")),  # unittest
+    (re.compile(r"failures:$"), FAILED_TEST),  # cargo
+    (re.compile(r"\* What went wrong:"), re.compile(r"\S")),  # Gradle
+    (re.compile(r"Summary of all failing tests"), re.compile(r"\s*● ")),  # Jest
+    (re.compile(r"Failures:$"), re.compile(r"\s+1\) ")),  # RSpec
+)
+"""How a summary of failures begins in the words of a tool, and the heading of its first failure."""
 
 
-class _LogPosition:
-    """State while reading: ranks inside a traceback, and whether a list of failed tests starts."""
+class _LogReader:
+    """Reads the lines of a log in order, and keeps those that may name its failure."""
 
     def __init__(self) -> None:
-        self.in_traceback: set[str] = set()
-        self.awaits_failed_test = False
+        self.kinds: dict[str, WeightedLine] = {}
+        """Key of a line -> the line; one entry per distinct line."""
+        self._in_traceback: set[str] = set()
+        self._heading: re.Pattern[str] | None = None
+        """What the next heading of a summary block looks like."""
+        self._last: WeightedLine | None = None
+        self._leader: tuple[str, WeightedLine] | None = None
+        """The error that those close behind it follow from, with its key."""
+        self._burst_line = 0
+        self._end_line = math.inf
 
-    def ends_traceback(self, who: str, text: str) -> bool:
-        """Return whether this line ends a traceback with its exception."""
-        if who in self.in_traceback and RAISED.match(text):
-            self.in_traceback.discard(who)
-            return True
-        return False
+    def read(self, raw: bytes, number: int) -> None:
+        last = self._last if self._last is not None and number - self._last.number <= NEAR_LINES else None
+        if not (self._in_traceback or self._heading or last is not None or speaks_of_trouble(raw)):
+            return
+        decoded = raw.decode("utf-8", "replace")[:LONGEST_TEXT]
+        speaker, text = plain(decoded)
+        if is_echo(decoded, text):
+            return
+        if text.lstrip().startswith(TRACEBACK):
+            self._in_traceback.add(speaker)
+            return
+        line = self._named(speaker, text, number)
+        if last is not None and last.speaker == speaker and (line is None or line.strength < COUNTED):
+            self._judge_again(last, text)
+        if line is not None:
+            self._keep(line)
+        if STEP_END.search(text):
+            self._end_line = min(self._end_line, number)
 
-    def names_failed_test(self, text: str) -> bool:
-        """Return whether this is the first heading below pytest's FAILURES."""
-        if FAILURES.match(text):
-            self.awaits_failed_test = True
-            return False
-        if self.awaits_failed_test and FAILED_TEST.match(text):
-            self.awaits_failed_test = False
-            return True
-        return False
+    def _named(self, speaker: str, text: str, number: int) -> WeightedLine | None:
+        if self._heading is not None and self._heading.match(text):
+            self._heading = None
+            return WeightedLine(SUMMARY_HEADING, number, text.strip(), speaker)
+        self._heading = next((heading for block, heading in SUMMARIES if block.match(text)), self._heading)
+        ends_traceback = speaker in self._in_traceback and RAISED.match(text) is not None
+        if ends_traceback:
+            self._in_traceback.discard(speaker)
+        return weigh(text, number, speaker=speaker, ends_traceback=ends_traceback or WHAT.match(text) is not None)
+
+    def _judge_again(self, last: WeightedLine, text: str) -> None:
+        """An error with a stack below it is an exception; one that is tried again was survived."""
+        if FRAME.match(text) and last.strength >= LEADS - FOLLOWS and not last.is_put_away:
+            self.kinds[key_of(last.text)] = self._last = last._replace(strength=max(last.strength, EXCEPTION_STRENGTH))
+        elif RETRIED.search(text):
+            self.kinds[key_of(last.text)] = last._replace(strength=last.strength - SURVIVED)
+            self._last = None
+
+    def _keep(self, line: WeightedLine) -> None:
+        key = key_of(line.text)
+        known = self.kinds.get(key)
+        if known is not None and known.speaker != line.speaker:
+            return  # other ranks repeat what the first one met
+        if line.number > self._end_line:
+            line = line._replace(strength=max(line.strength - AFTER_END, 0.1))
+        if line.strength >= LEADS and not line.is_put_away:
+            line = self._follower(key, line)
+        self.kinds[key] = self._last = line
+        if len(self.kinds) > 2 * MAX_KINDS:
+            for weak in heapq.nsmallest(MAX_KINDS, self.kinds, key=lambda key: self.kinds[key].strength):
+                del self.kinds[weak]
+
+    def _follower(self, key: str, line: WeightedLine) -> WeightedLine:
+        """Return the line, weaker if it closely follows another error that is no weaker."""
+        leader, is_near = self._leader, line.number - self._burst_line <= BURST_LINES
+        self._burst_line = line.number
+        if leader is not None and is_near and leader[0] != key and line.strength <= leader[1].strength:
+            return line._replace(strength=line.strength - FOLLOWS)
+        self._leader = key, line
+        return line
 
 
 def read_log(path: Path) -> tuple[LogSymptom, WeightedLine | None]:
     """Return the symptom of a log, and the line that names its failure. Raises `DataError` if it cannot be read."""
-    digest = hashlib.sha256()
-    kinds: dict[str, WeightedLine] = {}
-    num_lines, position = 0, _LogPosition()
+    reader, num_lines = _LogReader(), 0
     try:
         with path.open("rb") as file:
-            for num_lines, raw in _lines(file, digest):
-                if position.in_traceback or position.awaits_failed_test or speaks_of_trouble(raw):
-                    named = _named(raw.decode("utf-8", "replace"), num_lines, position)
-                    if named is not None:
-                        _keep(kinds, named)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            for num_lines, raw in _lines(file):
+                reader.read(raw, num_lines)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    best = _best_candidates(kinds.values(), num_lines)
+    best = _best_candidates(reader.kinds.values(), num_lines)
     symptom = LogSymptom(
         path=str(path),
-        sha256=digest.hexdigest(),
+        sha256=digest,
         line=best[0].number if best else None,
         symptom_class=class_of_line(best[0].text) if best else "unknown",
         key=key_of(best[0].text) if best else "",
@@ -113,10 +184,8 @@ def read_log(path: Path) -> tuple[LogSymptom, WeightedLine | None]:
 def class_of_line(text: str) -> SymptomClass:
     """Return the class of a line that names a failure; an error without a matching rule is the program's
     own."""
-    if found := class_of(text):
-        return found
-    is_programs = EXCEPTION.match(text) or TEST.search(text) or FAILED_TEST.match(text) or "error" in text.lower()
-    return "program" if is_programs else "unknown"
+    is_programs = FAILED_TEST.match(text) or strength_of(text) >= LEADS or "error" in text.lower()
+    return class_of(text) or ("program" if is_programs else "unknown")
 
 
 def _best_candidates(named: Iterable[WeightedLine], num_lines: int) -> list[WeightedLine]:
@@ -131,35 +200,19 @@ def _best_candidates(named: Iterable[WeightedLine], num_lines: int) -> list[Weig
     return heapq.nlargest(NUM_CANDIDATES, heapq.nlargest(NUM_LOOKED_UP, named, key=likely), key=known)
 
 
-def _lines(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of each line; very long lines are cut."""
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each line in UTF-8, as a terminal shows it; very long lines are cut."""
+    is_utf_16 = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # type: ignore[attr-defined]
+    text = io.TextIOWrapper(file, "utf-16", "replace", newline="\n") if is_utf_16 else None
     number, continues = 0, False
-    while raw := file.readline(LONGEST_LINE_BYTES):
-        digest.update(raw)
+    while raw := file.readline(LONGEST_LINE_BYTES) if text is None else text.readline(LONGEST_LINE_BYTES).encode():
         if not continues:
             number += 1
-            yield number, raw[: 4 * LONGEST_TEXT]
+            shown = raw.rstrip(b"\r\n")
+            yield number, shown[shown.rfind(b"\r") + 1 :][: 4 * LONGEST_TEXT]
         continues = not raw.endswith(b"\n")
-
-
-def _named(raw: str, number: int, position: _LogPosition) -> WeightedLine | None:
-    who, text = plain(raw[:LONGEST_TEXT])
-    if is_echo(raw, text):
-        return None
-    if text.strip().startswith(TRACEBACK):
-        position.in_traceback.add(who)
-        return None
-    if position.names_failed_test(text):
-        return WeightedLine(FIRST_FAILED_TEST, number, text.strip())
-    return weigh(text, number, ends_traceback=position.ends_traceback(who, text))
-
-
-def _keep(kinds: dict[str, WeightedLine], named: WeightedLine) -> None:
-    """Keep one entry per distinct line, at its last occurrence."""
-    kinds[key_of(named.text)] = named
-    if len(kinds) > 2 * MAX_KINDS:
-        for key in heapq.nsmallest(MAX_KINDS, kinds, key=lambda key: kinds[key].strength):
-            del kinds[key]
+    if text is not None:
+        text.detach()  # or it would close the file
 
 
 def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] = ()) -> Symptoms:

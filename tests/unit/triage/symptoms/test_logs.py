@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
 from assay.triage.symptoms.logs import read_log, read_symptoms
+from triage_logs import FAILURES, random_log
+from variants import soaked
 
 CRASHED = """\
 [rank{rank}]: Traceback (most recent call last):
@@ -73,6 +75,87 @@ def test_failures_that_differ_in_numbers_paths_and_addresses_are_alike(tmp_path:
         (tmp_path / f"{number}.log").write_text(f"OSError: [Errno 28] No space left on device: '{path}' at {number}\n")
     found = read_symptoms([tmp_path / f"{number}.log" for number in range(3)])
     assert [(signature.symptom_class, signature.count) for signature in found.signatures] == [("storage", 3)]
+
+
+def class_and_line(tmp_path: Path, text: str) -> tuple[str, int | None]:
+    (log := tmp_path / "x.log").write_text(text)
+    found = read_log(log)[0]
+    return found.symptom_class, found.line
+
+
+ABORT = """\
+terminate called after throwing an instance of 'c10::Error'
+  what():  {what}
+Exception raised from checkIndex at Index.cpp:77 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f94 in /usr/lib/libc10.so)
+Fatal Python error: Aborted
+
+Aborted (core dumped)
+"""
+WATCHDOG = """\
+[rank2]:[E301 10:10:00.1 ProcessGroupNCCL.cpp:607] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(
+[rank2]:[E301 10:10:00.2 ProcessGroupNCCL.cpp:1664] To avoid data inconsistency, the entire process goes down.
+"""
+RAISED = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/d.py", line 3, in get\n[rank1]: {}\n'
+ABORTED = WATCHDOG + ABORT.format(what="[Rank 2] Process group watchdog thread terminated with exception")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ABORT.format(what="index 50257 is out of bounds for dimension 0"), ("program", 2)),
+        (ABORT.format(what="CUDA error: an illegal memory access was encountered"), ("device_error", 2)),
+        (ABORTED, ("collective", 1)),
+        (RAISED.format("KeyError: 'labels'") + ABORTED, ("program", 3)),
+        (RAISED.format("OSError: [Errno 116] Stale file handle: '/nfs/x'") + ABORTED, ("storage", 3)),
+        ("step 1\nAborted (core dumped)\n", ("crash", 2)),
+    ],
+)
+def test_an_abort_hides_no_error_behind_it(tmp_path: Path, text: str, expected: tuple[str, int]) -> None:
+    assert class_and_line(tmp_path, text) == expected
+
+
+def test_what_fails_after_a_job_was_stopped_follows_from_it(tmp_path: Path) -> None:
+    stopped = "slurmstepd: error: *** JOB 4711 ON node-7 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***\n"
+    after = (
+        'Traceback (most recent call last):\n  File "t.py", line 5\nRuntimeError: worker (pid 9) is killed by signal\n'
+    )
+    assert class_and_line(tmp_path, f"step 900\n{stopped}{after}") == ("preempted", 2)
+
+
+def test_an_error_that_was_tried_again_did_not_end_the_log(tmp_path: Path) -> None:
+    first = (
+        'Traceback (most recent call last):\n  File "t.py", line 3\nrequests.exceptions.ConnectionError: Max retries\n'
+    )
+    text = f"{first}Retrying in 5 s (attempt 1 of 3)\nstep 1\nloss is nan at step 3, stopping\n"
+    assert class_and_line(tmp_path, text) == ("not_finite", 6)
+
+
+def test_the_first_of_errors_close_together_is_named(tmp_path: Path) -> None:
+    said = ("'x' was not declared", "expected ';' before 'y'", "'z' does not name a type")
+    errors = "".join(f"src/a.cc:{n}:1: error: {text}\n  {n} | x\n" for n, text in enumerate(said, 3))
+    assert class_and_line(tmp_path, errors) == ("program", 1)
+
+
+def test_a_log_in_utf_16_and_one_with_progress_bars_are_read_as_shown(tmp_path: Path) -> None:
+    (log := tmp_path / "u.log").write_bytes("step 1\r\nValueError: bad label\r\n".encode("utf-16"))
+    assert (read_log(log)[0].line, read_log(log)[0].candidates[0].text) == (2, "ValueError: bad label")
+    assert class_and_line(tmp_path, "error 1%\rerror 2%\r" * 300 + "done\nKeyError: 'a'\n") == ("program", 2)
+
+
+@pytest.mark.parametrize("first", [0, *soaked(1_000, 2_000)])
+def test_made_up_logs_of_many_tools_are_read(tmp_path: Path, first: int) -> None:
+    number = len(FAILURES) if first == 0 else 200
+    near, among, classes = 0, 0, 0
+    for seed in range(first, first + number):
+        written = random_log(seed)
+        (log := tmp_path / "x.log").write_bytes(written.text.encode())
+        found = read_log(log)[0]
+        lines = [abs(candidate.line - written.line) <= 5 for candidate in found.candidates]
+        near, among = near + (lines[:1] == [True]), among + any(lines)
+        classes += found.symptom_class == written.symptom_class
+    print(f"of {number}: line first {near}, among three {among}, class {classes}")
+    assert near >= 0.72 * number and among >= 0.9 * number and classes >= 0.95 * number
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
