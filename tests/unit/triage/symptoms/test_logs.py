@@ -120,7 +120,8 @@ def test_what_fails_after_a_job_was_stopped_follows_from_it(tmp_path: Path) -> N
     after = (
         'Traceback (most recent call last):\n  File "t.py", line 5\nRuntimeError: worker (pid 9) is killed by signal\n'
     )
-    assert class_and_line(tmp_path, f"step 900\n{stopped}{after}") == ("preempted", 2)
+    for between in ("", "closing\n" * 60):
+        assert class_and_line(tmp_path, f"step 900\n{stopped}{between}{after}") == ("preempted", 2)
 
 
 def test_an_error_that_was_tried_again_did_not_end_the_log(tmp_path: Path) -> None:
