@@ -76,7 +76,7 @@ class SessionHandler:
         self.has_executed = False
         """Whether a request was executed since the last look for work, which began a round."""
         self._round_began_s = 0.0
-        self._turns: dict[str, int] = {}
+        self._last_turn: dict[str, int] = {}
         """Session -> number of its last turn."""
         self._unanswered: dict[TargetId, int] = {}
         """The first request of a model that had no result when it was looked up."""
@@ -84,7 +84,7 @@ class SessionHandler:
     def due(self) -> list[WorkUnit]:
         """Return sessions with requests to execute, and those that had some lately, in the order of their turns."""
         self.has_executed, self._round_began_s = False, self._tools.clock.monotonic_s()
-        return in_turn(self._due(), self._turns)
+        return in_turn(self._due(), self._last_turn)
 
     def _due(self) -> Iterator[WorkUnit]:
         sessions, is_spent = self._tools.sessions, cache(self._is_spent)
@@ -118,7 +118,7 @@ class SessionHandler:
             return
         held, state = self._held[unit.unit_id], self._tools.sessions.state(unit.unit_id)
         assert state is not None, "it was due"
-        self._turns[unit.unit_id] = max(self._turns.values(), default=0) + 1
+        self._last_turn[unit.unit_id] = max(self._last_turn.values(), default=0) + 1
         step_began_s = self._tools.clock.monotonic_s()
         try:
             has_executed = self._execute_models(held, unit.unit_id, state)
@@ -164,7 +164,7 @@ class SessionHandler:
         if held.device_s and state is not None:
             self._debit(unit_id, state.charges)
         del self._held[unit_id]
-        self._turns.pop(unit_id, None)
+        self._last_turn.pop(unit_id, None)
         return True
 
     def _is_round_over(self) -> bool:

@@ -60,13 +60,13 @@ class SessionRanks:
         self._num_starts += 1
         rendezvous = f"file://{Path(self._folder.name)}/{self._num_starts}"
         for rank in range(self._world_size):
-            ours, theirs = self._context.Pipe()
-            of_rank = (rank, self._world_size, rendezvous, self._store_url, theirs)
+            parent_end, child_end = self._context.Pipe()
+            of_rank = (rank, self._world_size, rendezvous, self._store_url, child_end)
             process = self._context.Process(target=_run_rank, args=of_rank, name=f"rank {rank}", daemon=True)
             process.start()
-            theirs.close()
+            child_end.close()
             self._processes.append(process)
-            self._pipes.append(ours)
+            self._pipes.append(parent_end)
         try:
             self._receive(self._pipes)
         except RanksLostError as error:

@@ -16,7 +16,7 @@ from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession
 
 KEEP_S = 100.0
-KEPT, DELETED = CheckpointPath(MODEL, "training", "kept"), CheckpointPath(MODEL, "sampler", "deleted")
+SAVED, DELETED = CheckpointPath(MODEL, "training", "kept"), CheckpointPath(MODEL, "sampler", "deleted")
 
 
 def used(folder: Path, *, is_finished: bool = True) -> RequestedSession:
@@ -65,7 +65,7 @@ def test_a_finished_session_keeps_all_for_some_days_and_then_what_has_a_name(tmp
     assert removed_after(session, 1.0) == 1
     assert data_of(session) == [f"train/0/training/{3:019d}"]
     state = session.sessions.state(SESSION)
-    assert state is not None and state.checkpoint(KEPT) is not None
+    assert state is not None and state.checkpoint(SAVED) is not None
     assert removed_after(session, 1.0) == 0, "it is looked at once"
     with pytest.raises(ConfigError, match="its requests were removed"):
         audit_session(session.sessions, SESSION)

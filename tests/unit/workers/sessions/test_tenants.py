@@ -70,11 +70,11 @@ def test_four_tenants_beside_each_other_have_the_bits_that_each_has_alone(tmp_pa
             found |= executed(session, OwnModels(session.sessions, ranks), [target])
         return found
 
-    [beside], [by_itself] = on_ranks(1, together, tmp_path / "a"), on_ranks(1, alone, tmp_path / "b")
-    assert beside == by_itself
-    states = [beside[f"{number}/training/{1 + 2 * NUM_STEPS:019d}"] for number in range(len(TENANTS))]
-    assert len(set(states)) == len(TENANTS) and b"so no update was made" in beside[f"{TARGETS[1]}:4"]
-    assert all(b"error" not in beside[f"{target._replace(role='sample')}:1"] for target in TARGETS)
+    [in_company], [by_itself] = on_ranks(1, together, tmp_path / "a"), on_ranks(1, alone, tmp_path / "b")
+    assert in_company == by_itself
+    states = [in_company[f"{number}/training/{1 + 2 * NUM_STEPS:019d}"] for number in range(len(TENANTS))]
+    assert len(set(states)) == len(TENANTS) and b"so no update was made" in in_company[f"{TARGETS[1]}:4"]
+    assert all(b"error" not in in_company[f"{target._replace(role='sample')}:1"] for target in TARGETS)
 
 
 def storages(models: list[nn.Module]) -> dict[int, int]:
