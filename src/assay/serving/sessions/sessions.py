@@ -28,7 +28,6 @@ from assay.records.session import (
     SessionSampler,
 )
 from assay.serving.admin.spend import mark_charged
-from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistry
 from assay.serving.repository import ResourceRepository, ResourceState, resource_log
 from assay.serving.sessions.request_log import (
     ChangedRequestError,
@@ -183,17 +182,11 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         is_silent = bool(held) and self._clock.now_s() - held[0].beat_s > held[0].term_s
         if not held or held[0].is_released or is_silent:
             gone = f"The worker {held[0].worker} is gone, and no other" if held else "No worker"
-            return f"{gone} has taken the session yet. {self.missing_worker() or ''}".rstrip()
+            return f"{gone} has taken the session yet."
         missing = self.requests(request.target).missing_before(request.seq_id)
         if missing is not None:
             return f"Request {missing} of {request.target} has not arrived, and later ones wait for it."
         return None
-
-    def missing_worker(self) -> str | None:
-        """Return what to do if there is no worker for sessions, or None if there is one."""
-        if WorkerRegistry(self.store, self._clock, folder=SESSION_WORKERS).live():
-            return None
-        return "No worker executes sessions: start 'assay serve sessions' on a machine with access to this home."
 
     def charge(self, session_id: str, charge: SessionCharged) -> None:
         """Record device time; the project is charged for it."""

@@ -154,7 +154,7 @@ def _forward_backward(app: AppState) -> Callable[[Request], Any]:
 
 
 def _retrieve_future(app: AppState) -> Callable[[Request], Any]:
-    watch = FutureWatch(app.sessions, app.queue.spent_reason)
+    watch = FutureWatch(app)
 
     async def respond(request: Request) -> Response:
         body = RawBody(await _read_body(request)).parsed(RetrieveFuture)

@@ -4,15 +4,14 @@ The SDK asks for a result until it gets one. A pending result is 408 with the re
 response is held back for a few seconds.
 """
 
-from collections.abc import Callable
-
 import anyio
 import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
 from assay.serving.api_error import not_found
+from assay.serving.openai.app_state import AppState
 from assay.serving.sessions.request_log import RequestId, RequestLog, read_request_id
-from assay.serving.sessions.sessions import SessionRepository
+from assay.serving.tinker.training import missing_worker
 
 HOLD_S = 5.0
 FIRST_LOOK_S, LAST_LOOK_S = 0.002, 0.05
@@ -24,10 +23,8 @@ LOOK_OF_ONE_S = 0.0005
 class FutureWatch:
     """Waits for results."""
 
-    def __init__(self, sessions: SessionRepository, spent_reason: Callable[[str], str | None]) -> None:
-        """`spent_reason`: project -> why it may execute nothing, or None."""
-        self._sessions = sessions
-        self._spent_reason = spent_reason
+    def __init__(self, app: AppState) -> None:
+        self._app = app
         self._num_pending = 0
 
     async def respond(self, name: str, project: str) -> Response:
@@ -55,11 +52,12 @@ class FutureWatch:
         return Response(result.body, media_type=result.content_type)
 
     def _waiting_reason(self, request: RequestId, project: str) -> str | None:
-        return self._spent_reason(project) or self._sessions.waiting_reason(request)
+        reason = self._app.queue.spent_reason(project) or self._app.sessions.waiting_reason(request)
+        return reason and " ".join(filter(None, (reason, missing_worker(self._app))))
 
     def _log_of(self, request: RequestId, project: str) -> RequestLog:
-        self._sessions.found(request.target.session_id, project)
-        log = self._sessions.requests(request.target)
+        self._app.sessions.found(request.target.session_id, project)
+        log = self._app.sessions.requests(request.target)
         if not log.has_request(request.seq_id):
             raise not_found("request", str(request), param="request_id")
         return log

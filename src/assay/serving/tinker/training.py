@@ -14,6 +14,7 @@ from assay.serving.ids import new_id
 from assay.serving.methods import SERVED_METHODS
 from assay.serving.openai.app_state import AppState
 from assay.serving.openai.bodies import parsed
+from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistry
 from assay.serving.sessions.request_log import JSON, PROTOBUF, RequestId, RequestKind, TargetId, read_target_id
 from assay.serving.sessions.sessions import CheckpointPath, SessionState, read_checkpoint_path
 from assay.serving.tinker.bodies import LoadWeights, NumberedBody
@@ -51,8 +52,15 @@ def create_session(call: TinkerCall) -> dict[str, Any]:
     )
     call.app.sessions.put(created)
     # The SDK reports a reason for waiting after a quarter of an hour, and a warning at once.
-    warning = call.app.sessions.missing_worker()
+    warning = missing_worker(call.app)
     return {"type": "create_session", "session_id": created.session_id, "warning_message": warning}
+
+
+def missing_worker(app: AppState) -> str | None:
+    """Return what to do if no worker executes sessions, or None if there is one."""
+    if WorkerRegistry(app.sessions.store, app.clock, folder=SESSION_WORKERS).live():
+        return None
+    return "No worker executes sessions: start 'assay serve sessions' on a machine with access to this home."
 
 
 def heartbeat(call: TinkerCall) -> dict[str, Any]:
