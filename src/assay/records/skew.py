@@ -25,7 +25,7 @@ class SkewEffect(Record):
 class Skew(Record):
     """Effects of location and work on durations."""
 
-    verdict: Literal["location", "work", "even"]
+    verdict: Literal["location", "work", "both", "even"]
     location_sd: NonNegativeFloat
     work_sd: NonNegativeFloat
     noise: NonNegativeFloat

@@ -30,6 +30,8 @@ class SlowChange(Record):
     """Factor to its own ratio."""
     runs_needed: PositiveInt | None
     """Runs with one changed factor alone, to separate them."""
+    device_hours_needed: NonNegativeFloat | None = None
+    """What these runs would cost, if runs' costs are known."""
 
 
 class SlowChanges(Record):

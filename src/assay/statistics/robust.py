@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from assay.base.shapes import Float64
+from assay.base.shapes import Float64, Int64
 
 MAD_SIGMAS = 1.4826
 """Sigma of a normal distribution divided by its median absolute deviation."""
@@ -18,6 +18,17 @@ def robust_sigma(values: Float64[np.ndarray, "value"]) -> float:
 def sigma_of(values: Float64[np.ndarray, "value"]) -> float:
     """Return `robust_sigma`, or the plain standard deviation if most values are equal."""
     return robust_sigma(values) or float(values.std())
+
+
+def group_medians(
+    values: Float64[np.ndarray, "value"], codes: Int64[np.ndarray, "value"], number: int
+) -> Float64[np.ndarray, "group"]:
+    """Return the median of each of `number` groups, none of which is empty."""
+    order = np.lexsort((values, codes))
+    counts = np.bincount(codes, minlength=number)
+    begins = np.cumsum(counts) - counts
+    ordered = values[order]
+    return np.asarray((ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2.0)
 
 
 def difference_interval(

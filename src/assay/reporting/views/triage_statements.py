@@ -261,7 +261,8 @@ def _change_next(change: SlowChange) -> str:
     if not others:
         return f"record {name} in every run."
     rest = ", ".join(f"{other}={before or 'what it was'}" for other, (before, _) in others)
-    return f"{change.runs_needed} runs of {name}={after or 'what it is'} with {rest}."
+    cost = "" if change.device_hours_needed is None else f": {change.device_hours_needed:.2g} device-hours"
+    return f"{change.runs_needed} runs of {name}={after or 'what it is'} with {rest}{cost}."
 
 
 def _distance(effect: float, is_ratio: bool) -> float:
@@ -342,6 +343,7 @@ def _skew_because(skew: Skew) -> str:
         "even": "no location and no piece of work takes 5% longer or shorter than the others, beyond noise.",
         "location": "durations differ by where they were: look at these workers or stages.",
         "work": "durations differ by what was worked on, wherever that was: lengths or batches are uneven.",
+        "both": "some locations are slow, whatever they work on, and the work is uneven, wherever it is.",
     }[skew.verdict]
 
 

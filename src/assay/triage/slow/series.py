@@ -42,6 +42,8 @@ class MeasuredSeries(NamedTuple):
     phases: Mapping[str, Float64[np.ndarray, "row"]]
     """Parts of the value."""
     sources: Mapping[str, str]
+    device_hours: Float64[np.ndarray, "row"] | None = None
+    """What each run cost."""
 
 
 def series_of(columns: Columns, names: SeriesNames) -> MeasuredSeries:
@@ -64,6 +66,7 @@ def series_of(columns: Columns, names: SeriesNames) -> MeasuredSeries:
     if chosen is None:
         chosen = columns.factors or tuple(name for name in columns.table.column_names if name not in used)
     cells = {name: columns.column(name, "--factors") for name in chosen}
+    hours = None if columns.device_hours is None else columns.numbers(columns.device_hours, "device hours")[rows]
     return MeasuredSeries(
         names.value,
         values[rows],
@@ -71,6 +74,7 @@ def series_of(columns: Columns, names: SeriesNames) -> MeasuredSeries:
         {name: [column[row] for row in rows] for name, column in cells.items()},
         {name: column[rows] for name, column in phases.items()},
         columns.sources,
+        None if hours is None or np.isnan(hours).all() else hours,
     )
 
 

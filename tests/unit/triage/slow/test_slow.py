@@ -1,9 +1,12 @@
 """Changes are found where they were planted, and nobody is blamed on a record that cannot tell."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from assay.records.slow_changes import SlowChanges
+from assay.reporting.views.triage_statements import next_text
 from assay.triage.slow.explain import explain_changes
 from assay.triage.slow.series import MeasuredSeries
 from variants import slow
@@ -70,3 +73,70 @@ def test_a_change_without_a_factor_is_unexplained_and_noise_is_none():
     values[40:] *= 1.1
     (change,) = explained(values, code=["a"] * 80).changes
     assert (change.verdict, change.assigned, abs(change.index - 40) <= 1) == ("unexplained", {}, True)
+
+
+def test_factors_that_changed_together_are_not_told_apart_and_the_cost_of_doing_so_is_told():
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.normal(0, 0.01, 80))
+    values[40:] *= 1.1
+    factors = {"code": ["a"] * 40 + ["b"] * 40, "driver": ["1"] * 40 + ["2"] * 40}
+    at, hours = tuple(str(row) for row in range(80)), np.full(80, 1.5)
+    series = MeasuredSeries("s", values, at, factors, {}, {}, hours)
+    (change,) = explain_changes(series, least=0.005).changes
+    assert (change.verdict, change.assigned) == ("unidentifiable", {})
+    assert change.device_hours_needed == 1.5 * change.runs_needed
+    assert next_text(change) == "3 runs of code=b with driver=1: 4.5 device-hours."
+
+
+def test_two_changes_close_together_are_two():
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.normal(0, 0.001, 80))
+    values[40:44] *= 1.02
+    values[44:] *= 1.05
+    code = ["a"] * 40 + ["b"] * 4 + ["c"] * 36
+    found = explained(values, code=code, driver=["1"] * 44 + ["2"] * 36).changes
+    assert [(change.index, change.verdict) for change in found] == [(40, "assigned"), (44, "unidentifiable")]
+
+
+def test_a_change_where_a_factor_changes_needs_less_evidence():
+    rng, found = np.random.default_rng(0), Counter[str]()
+    for _ in range(40):
+        values = np.exp(rng.normal(0, 0.005, 60))
+        values[30:] *= 1.0048
+        recorded = explained(values, code=["a"] * 30 + ["b"] * 30, user=["u"] * 60).changes
+        found["with"] += [change.index for change in recorded] == [30]
+        found["without"] += bool(explained(values, user=["u"] * 60).changes)
+    assert found["with"] >= 20 and found["with"] >= 1.7 * found["without"]
+
+
+def test_hosts_with_speeds_of_their_own_do_not_hide_a_change():
+    rng = np.random.default_rng(0)
+    host = rng.integers(8, size=120)
+    values = np.exp(rng.normal(0, 0.002, 120)) * (1.0 + 0.01 * host)
+    values[60:] *= 1.01
+    factors = {"host": host.astype(str).tolist(), "code": ["a"] * 60 + ["b"] * 60}
+    (change,) = explained(values, **factors).changes
+    assert (change.index, [*change.assigned]) == (60, ["code"])
+    assert change.low < 1.01 < change.high and change.high - change.low < 0.005
+
+
+def test_effects_of_crossed_factors_are_those_before_the_level_changed_for_another_reason():
+    rng = np.random.default_rng(0)
+    is_trial = (np.arange(120) < 30) & (np.arange(120) % 5 == 0)
+    values = np.exp(rng.normal(0, 0.001, 120))
+    is_new = (np.arange(120) >= 30) | is_trial
+    values *= 1.03**is_new
+    values[30:] *= 1.02
+    values[50:] *= 1.05
+    driver = np.where(is_new, "2", "1").tolist()
+    first, second = explained(values, code=["a"] * 30 + ["b"] * 90, driver=driver).changes
+    assert (first.index, second.index, second.verdict) == (30, 50, "unexplained")
+    assert first.assigned == pytest.approx({"code": 1.02, "driver": 1.03}, abs=0.002)
+
+
+def test_noise_that_is_larger_for_a_while_is_no_change():
+    rng, alarms = np.random.default_rng(0), 0
+    for _ in range(40):
+        values = np.exp(rng.normal(0, np.repeat([0.001, 0.01, 0.001], 50)))
+        alarms += bool(explained(values, code=["a"] * 150).changes)
+    assert alarms <= 2
