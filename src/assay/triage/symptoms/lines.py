@@ -14,16 +14,13 @@ _COUNTED = (
     r"|stalled|unreachable)"
 )
 _OF = (
-    r"(?:(?:of|out of) [\d,]+ |/ ?[\d,]+ )?(?:(?:new|test|build|lint|type"
-    r"|syntax|compiler?|compilation|data|fatal"
-    r"|critical|assertion|import|validation|parse|total|unit)[ -])?"
-    r"(?:(?:tests?|examples?|rows?|records?|files?|jobs?|tasks?|steps?|suites?|checks?|items?|cases?|assertions?"
-    r"|requests?"
-    r"|messages?|documents?|batches|targets?|packages?|modules?|were|have|has|are|is) ){0,2}"
+    r"(?:(?:of|out of) [\d,]+ |/ ?[\d,]+ )?(?:(?:new|test|build|lint|type|syntax|compiler?|compilation|data|fatal"
+    r"|critical|assertion|import|validation|parse|total|unit)[ -])?(?:(?:tests?|examples?|rows?|records?|files?|jobs?"
+    r"|tasks?|steps?|suites?|checks?|items?|cases?|assertions?|requests?|messages?|documents?|batches|targets?"
+    r"|packages?|modules?|were|have|has|are|is) ){0,2}"
 )
 _BEFORE = (
-    r"(?:^|[,;(\[{|/]\s*|(?<!rank)(?<!task)(?<!node)(?<!gpu)(?<!device)(?<!worker)(?<!process)"
-    r"[:.=]\s+|[-–—]\s+"
+    r"(?:^|[,;(\[{|/]\s*|(?<!rank)(?<!task)(?<!node)(?<!gpu)(?<!device)(?<!worker)(?<!process)[:.=]\s+|[-–—]\s+"
     r"|\b(?:with|found|had|has|have|and|or|were|was|are|is|there|reported|encountered|generated|produced|got|saw"
     r"|finished|completed|done|passed|succeeded|ok|skipped|ignored|errors|warnings|failures|failed|passing)\s+)"
 )
@@ -35,12 +32,10 @@ _NUMBER_FIRST = re.compile(
 )
 _NUMBER_LAST = re.compile(
     rf"(?<![\w])(?:(?:[a-z]+[_ -])?(?:num|number of|n|total|count)?[_ -]?)?{_COUNTED}"
-    r"(?:[_ -]?(?:tests?|rows?|records?|files?|jobs?|tasks?|steps?|items?|cases?|count"
-    r"|total|rate|code|lines?))?"
-    r"[\"']?"
-    r"(?:\s*=\s*[\"']?(?:0(?:\.0+)?%?|none|null|nil|false)(?![\w.%])"
-    r"|(?:\s*[:|]\s*|\s+)[\"']?(?:0(?:\.0+)?%?|none|null|nil|false)(?![\w%]|\.\w)"
-    r"(?=[\"']?\s*(?:$|[,;|)\]}(]|\.(?:\s|$)|[-–—]\s|(?:in|and)\b|[\"'\w-]+(?: \w+)?\s*[:=])))",
+    r"(?:[_ -]?(?:tests?|rows?|records?|files?|jobs?|tasks?|steps?|items?|cases?|count|total|rate|code"
+    r"|lines?))?[\"']?(?:\s*=\s*[\"']?(?:0(?:\.0+)?%?|none|null|nil|false)(?![\w.%])|(?:\s*[:|]\s*"
+    r"|\s+)[\"']?(?:0(?:\.0+)?%?|none|null|nil|false)(?![\w%]|\.\w)(?=[\"']?\s*(?:$|[,;|)\]}(]|\.(?:\s|$)|[-–—]\s"
+    r"|(?:in|and)\b|[\"'\w-]+(?: \w+)?\s*[:=])))",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"\b(?:no|zero|without|none|null|nil|false)\b", re.IGNORECASE)
@@ -122,22 +117,18 @@ TEST = re.compile(
     r"|\.{3,} ?FAIL(?:ED)?\b|^[●✕✗✘×❌]\s+\S"
 )
 LEVEL = re.compile(
-    r"(?:^|[\s\]\[)(\"'|])(?:fatal error|error|fatal|panic|critical|severe|alert"
-    r"|emerg)\w?(?:\s*[A-Z]{0,4}\d+|\[\w+\])?"
-    r"\]?\s*(?:[:!|]|-\s)|^error\b|^fatal\b|^\w+ (?:error|err!)(?:\s|$)|panicked at|\berror response\b"
-    r"|\"level\"\s*:\s*\"(?:error|fatal|critical)"
-    r"|^[EF]\d{4} |\berror\]|^E: \S",
+    r"(?:^|[\s\]\[)(\"'|])(?:fatal error|error|fatal|panic|critical|severe|alert|emerg)\w?(?:\s*[A-Z]{0,4}\d+"
+    r"|\[\w+\])?\]?\s*(?:[:!|]|-\s)|^error\b|^fatal\b|^\w+ (?:error|err!)(?:\s|$)|panicked at|\berror response\b"
+    r"|\"level\"\s*:\s*\"(?:error|fatal|critical)|^[EF]\d{4} |\berror\]|^E: \S",
     re.IGNORECASE,
 )
 TOOL = re.compile(r"^[\w./+-]{1,40}: (?:line \d+: )?(?=\S)")
 """`program: message`, as programs report what stops them."""
 WORDS = re.compile(
-    r"\b(?:failed to|failure|fail(?:ed|s)?|could not|couldn't|cannot|can't|unable to|not found|no such"
-    r"|denied|refused|undefined|unresolved|multiple definition|duplicate symbol|no solution|no rule"
-    r"|timed? ?out|unknown|invalid|unexpected|abort(?:ed|ing)?|killed|crash(?:ed)?|cancell?ed|conflict"
-    r"|mismatch|missing"
-    r"|regression|violation|interrupted|error|exception|nan|inf|corrupt(?:ed)?|lost|exceed(?:ed|s)|exited"
-    r"|stalled|hang)\b",
+    r"\b(?:failed to|failure|fail(?:ed|s)?|could not|couldn't|cannot|can't|unable to|not found|no such|denied|refused"
+    r"|undefined|unresolved|multiple definition|duplicate symbol|no solution|no rule|timed? ?out|unknown|invalid"
+    r"|unexpected|abort(?:ed|ing)?|killed|crash(?:ed)?|cancell?ed|conflict|mismatch|missing|regression|violation"
+    r"|interrupted|error|exception|nan|inf|corrupt(?:ed)?|lost|exceed(?:ed|s)|exited|stalled|hang)\b",
     re.IGNORECASE,
 )
 COUNTED = 3.6
@@ -177,10 +168,8 @@ RETRIED = re.compile(
     r"back(?:ing)? ?off|\bretry(?:ing)?\b|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE
 )
 MILD = re.compile(
-    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|during handling"
-    r"|direct cause of"
-    r"|0 errors|no errors?\b|errors?=0|failed=0|returned non-zero|compilation log|ignor(?:ed|ing)"
-    r"|expected fail|xfail"
+    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|during handling|direct cause of|0 errors"
+    r"|no errors?\b|errors?=0|failed=0|returned non-zero|compilation log|ignor(?:ed|ing)|expected fail|xfail"
     r"|skipp(?:ed|ing)|\berror rate|--\S*(?:error|fail)",
     re.IGNORECASE,
 )
