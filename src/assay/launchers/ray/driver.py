@@ -14,6 +14,8 @@ nodes run. All actors are detached and found by name, so a restarted driver find
     other          a node that fails more than `MAX_FAILURES` times in a row, each within `EARLY_FAILURE_S`, is left
                    out; with fewer nodes left than the run needs, the driver ends
 
+The driver begins again after an error of its own, and ends the run after as many in a row. `assay runs show` says why.
+
 Ray's listings show an actor's arguments: the plan holds no secret, and a node gets its environment from its raylet.
 """
 
@@ -37,6 +39,9 @@ from assay.base.clock import SystemClock, utc_text
 from assay.base.errors import StoreError
 from assay.base.units import number_of
 from assay.elastic.nodes.connection import link_key
+from assay.records.incident import Incident
+from assay.store.attempts import saved_attempts
+from assay.store.incidents import append_incident
 from assay.store.objects import FolderStore
 
 NAMESPACE = "assay"
@@ -99,7 +104,7 @@ class DriverState(BaseModel):
     """Ray's id of the driver."""
     state: Literal["queued", "running", "ended"]
     waits: str
-    """What the run waits for; empty once its nodes were started."""
+    """What the run waits for; empty while it has a node."""
     at_s: float
 
 
@@ -124,7 +129,7 @@ class NodeActor:
             self._child = self._start()
         code = await asyncio.to_thread(self._child.wait)
         if code < 0:
-            self._kill(self._child)  # the child was killed, not what it had started
+            await self.kill()  # the child was killed, not what it had started
         return code
 
     async def stop(self) -> None:
@@ -135,11 +140,8 @@ class NodeActor:
     async def kill(self) -> None:
         """Kill the command and its ranks."""
         if self._child is not None:
-            self._kill(self._child)
-
-    def _kill(self, child: "subprocess.Popen[bytes]") -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         import ray
@@ -187,7 +189,6 @@ class RayDriver:
         self._ending = ""
         """Why the nodes are asked to leave; empty while they are not."""
         self._waits = "its driver starts"
-        """What the run waits for; empty once its nodes were started."""
         self._last_note = ""
         self._id = ""
         threading.Thread(target=self._drive, daemon=True).start()
@@ -199,36 +200,58 @@ class RayDriver:
     def _drive(self) -> None:
         import ray
 
-        try:
-            self._id = ray.get_runtime_context().get_actor_id()
-            self._find_nodes()
-            if not self._nodes:
-                link_key(Path(self._plan.run_dir), fresh=True)  # now, so that no node has to wait for it
-            self._group = _placement_group(self._plan)
-            self._group.wait(LOOK_S)
-            while not self._is_over():
-                self._look()
-                self._write_state("queued" if self._waits else "running")
-                self._take_results()
-            self._note(self._ending or "the run is finished")
-            self._write_state("ended")
-        except Exception:
-            with contextlib.suppress(OSError):
+        self._id, num_failures = ray.get_runtime_context().get_actor_id(), 0
+        while num_failures <= MAX_FAILURES:
+            began_s = self._clock.monotonic_s()
+            try:
+                self._keep_nodes()
+                break
+            except Exception as error:
                 self._note(traceback.format_exc())
-            time.sleep(RETRY_S)
-            os._exit(1)  # Ray starts it again
-        release(self._plan.name)
+                is_early = self._clock.monotonic_s() - began_s < EARLY_FAILURE_S
+                num_failures = num_failures + 1 if is_early else 1
+                if num_failures > MAX_FAILURES:
+                    self._ending = f"its driver failed {num_failures} times in a row, at last with {error!r}"
+                else:
+                    self._clock.sleep_s(RETRY_S * 2 ** (num_failures - 1))
+        self._note_end()
+        with contextlib.suppress(Exception):  # Ray itself may be what fails
+            release(self._plan.name)
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    def _keep_nodes(self) -> None:
+        """Keep nodes running until the run is over."""
+        self._find_nodes()
+        if not self._nodes:
+            link_key(Path(self._plan.run_dir), fresh=True)  # now, so that no node has to wait for it
+        self._group = _placement_group(self._plan)
+        self._group.wait(LOOK_S)
+        while not self._is_over():
+            self._look()
+            self._write_state("queued" if self._waits else "running")
+            self._take_results()
+
+    def _note_end(self) -> None:
+        """Write down that the run has ended, and why if it was not finished or stopped."""
+        self._note(self._ending or "the run is finished")
+        if self._ending not in ("", "asked to stop"):
+            folder, text = Path(self._plan.run_dir), f"Ray actor {self._plan.name} ended the run: {self._ending}"
+            about = {"run_id": folder.name, "attempt": len(saved_attempts(folder)) or 1, "at_s": self._clock.now_s()}
+            with contextlib.suppress(OSError):
+                append_incident(
+                    folder, Incident.model_validate({"incident": "repeated_failure", "text": text, **about})
+                )
+        self._write_state("ended")
 
     def _find_nodes(self) -> None:
         """Find the nodes that a driver before this one has started."""
         import ray
 
+        self._nodes.clear()
         for index in range(self._plan.most):
             with contextlib.suppress(ValueError):
                 actor = ray.get_actor(f"{self._plan.name}/node-{index}")
                 self._nodes[index] = _Node(actor, actor.node_id.remote())
-                self._waits = ""
 
     def _is_over(self) -> bool:
         """Return whether no node is left of a run that is finished or stopped."""
@@ -253,9 +276,13 @@ class RayDriver:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         table = ray.util.placement_group_table(self._group)
-        if not self._has_room(table["state"]):
-            return
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} - draining
+        if not alive & {*table["bundles_to_node_id"].values()}:
+            if not any(node.node_id for node in self._nodes.values()):
+                self._waits = missing_room(self._plan, draining)
+                self._note(f"waits: {self._waits}")
+            return
+        self._waits = ""
         for index in range(self._plan.most):
             if index in self._nodes or self._failures[index] > MAX_FAILURES:
                 continue
@@ -271,17 +298,6 @@ class RayDriver:
             options = {**self._plan.actor_options(), **where, "name": f"{self._plan.name}/node-{index}"}
             actor = ray.remote(NodeActor).options(**options).remote(self._text, index)
             self._nodes[index] = _Node(actor, actor.node_id.remote())
-
-    def _has_room(self, state: str) -> bool:
-        """Return whether the fewest nodes were found once; say what is missing while they were not."""
-        if self._waits and state == "CREATED":
-            self._waits = ""
-        elif self._waits:
-            waits = missing_room(self._plan)
-            if waits != self._waits:
-                self._note(f"waits: {waits}")
-            self._waits = waits
-        return not self._waits
 
     def _take_results(self) -> None:
         import ray
@@ -367,7 +383,7 @@ class RayDriver:
         if text == self._last_note:
             return
         self._last_note = text
-        with (self._plan.logs() / "driver.log").open("a") as log:
+        with contextlib.suppress(OSError), (self._plan.logs() / "driver.log").open("a") as log:  # the disk may be full
             log.write(f"{utc_text(self._clock.now_s())} {text}\n")
 
 
@@ -376,11 +392,12 @@ def stop_file(logs: Path, driver_id: str) -> Path:
     return logs / f"stop-{driver_id}"
 
 
-def missing_room(plan: RayPlan) -> str:
+def missing_room(plan: RayPlan, draining: set[str]) -> str:
     """Return what the cluster lacks for the fewest nodes of a run."""
     import ray
 
-    machines = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] not in plan.left_out]
+    alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in draining]
+    machines = [node for node in alive if node["NodeManagerHostname"] not in plan.left_out]
     fitting = [
         node for node in machines if all(node["Resources"].get(name, 0) >= n for name, n in plan.resources.items())
     ]
