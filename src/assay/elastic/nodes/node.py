@@ -86,7 +86,7 @@ class RunNode:
         self._stop_requested = False
         self._others: tuple[int, ...] = ()
         """The nodes that may lead after the last leader, this one included; empty if it told none."""
-        self._extra_s = self._still_s = self._turns_from_s = 0.0
+        self._extra_s = self._still_s = self._silent_since_s = 0.0
         self._silence = ""
         """Why this node has found no leader where the run's folder names one."""
         self._seen: tuple[LeaderAddress | None, int | None] | None = None
@@ -104,7 +104,7 @@ class RunNode:
         Before `leads` is returned, SIGTERM is blocked: the supervisor unblocks it once it handles it. `waits` is
         called whenever a leader has been told of this node. Raises the errors of `Follower.follow`.
         """
-        self._turns_from_s, self._may_have_finished = self._clock.monotonic_s(), True
+        self._silent_since_s, self._may_have_finished = self._clock.monotonic_s(), True
         while not self._stop_requested:
             if self._may_have_finished and self._is_finished():
                 return "finished"
@@ -112,8 +112,8 @@ class RunNode:
             if (found := self._find_leader()) is not None:
                 if (departure := self._follow(*found, waits)) != "no leader":
                     return departure
-                self._turns_from_s, self._may_have_finished = self._clock.monotonic_s(), True
-            elif self._clock.monotonic_s() >= self._turns_from_s + self._turn_s():
+                self._silent_since_s, self._may_have_finished = self._clock.monotonic_s(), True
+            elif self._clock.monotonic_s() >= self._silent_since_s + self._turn_s():
                 return self._take_turn()
             self._clock.sleep_s(RETRY_S)
         return "left"
@@ -122,12 +122,12 @@ class RunNode:
         if self._is_finished():
             return "finished"
         if self._index is None:
-            self._say(f"no leader answered for {LENT_S:.0f} s{self._silence}. Join again when it is led.")
+            self._notify_once(f"no leader answered for {LENT_S:.0f} s{self._silence}. Join again when it is led.")
             return "left"
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         if self._stop_requested:
             return "left"
-        self._say(f"node {self._index} leads, at {self._host}{self._silence}")
+        self._notify_once(f"node {self._index} leads, at {self._host}{self._silence}")
         return "leads"
 
     @contextmanager
@@ -152,7 +152,7 @@ class RunNode:
     def was_fenced(self) -> None:
         """Note that another node leads, so that this one looks for it before it leads again."""
         self._others, self._extra_s = (), FENCED_S
-        self._say(f"another node leads, and node {self._index} follows it")
+        self._notify_once(f"another node leads, and node {self._index} follows it")
 
     def _find_leader(self) -> tuple[Link, str] | None:
         """Return a link to a leader that answers, and its host."""
@@ -183,16 +183,16 @@ class RunNode:
         if seen == self._seen:
             return
         did_live, self._lives = self._lives, bool(known and self._seen and known == self._seen[0])
-        self._seen, self._turns_from_s, self._may_have_finished = seen, self._clock.monotonic_s(), known is None
+        self._seen, self._silent_since_s, self._may_have_finished = seen, self._clock.monotonic_s(), known is None
         if known is not None and self._lives and not did_live:
             self._extra_s = FENCED_S
-            self._say(
+            self._notify_once(
                 f"this node cannot reach the leader at {known.host}:{known.port} ({error}), which lives: it renews "
                 f"{LEADER_FILE}. This node waits until it can, or until the leader is gone. Open the network between "
                 "them, or start the leader's node with an --address that others reach."
             )
 
-    def _say(self, text: str) -> None:
+    def _notify_once(self, text: str) -> None:
         """Notify, unless it was the last thing said: a leader may drop this node again and again."""
         if text != self._last_text:
             self._last_text = text
@@ -209,9 +209,9 @@ class RunNode:
             self._others, self._extra_s = self._follower.candidates, 0.0
             self._follower = None
         if reason:
-            self._say(f"this node leaves: {reason}")
+            self._notify_once(f"this node leaves: {reason}")
         if departure == "no leader":
-            self._say(f"the leader at {host} is gone; the ranks of this node were stopped")
+            self._notify_once(f"the leader at {host} is gone; the ranks of this node were stopped")
         return departure
 
     def _turn_s(self) -> float:
