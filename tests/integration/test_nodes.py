@@ -1,5 +1,6 @@
 """Supervisors on one machine, as on several nodes: each is a process of its own, or this process leads."""
 
+import contextlib
 import os
 import random
 import signal
@@ -295,7 +296,8 @@ class ComeAndGo:
         elif what == "cut":
             self.nodes._peers[node].link.close()
         elif node == 0:
-            os.kill(self.pids[0], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have trained to the end while a node came
+                os.kill(self.pids[0], signal.SIGKILL)
         else:
             self.followers[node].kill()
 

@@ -63,7 +63,14 @@ class LinkedNodes:
 
 
 @pytest.fixture
-def three_nodes(requires, new_tiny_run, tmp_path: Path) -> Iterator[LinkedNodes]:
+def undisturbed(run_it) -> str:
+    """The weights of the run when nothing happens."""
+    digest: str = run_it(trainer__epochs=3)[1].finished().weights_digest
+    return digest
+
+
+@pytest.fixture
+def three_nodes(requires, undisturbed: str, new_tiny_run, tmp_path: Path) -> Iterator[LinkedNodes]:
     """A run on three nodes, of which the first one leads, that has made a commit."""
     reason = missing()
     requires("netns", reason is None, f"{reason}; Debian's package iproute2, and root in a container that may")
@@ -83,9 +90,8 @@ def three_nodes(requires, new_tiny_run, tmp_path: Path) -> Iterator[LinkedNodes]
 
 @pytest.mark.slow
 def test_a_node_that_loses_its_link_waits_for_the_leader_and_does_not_take_the_run_away(
-    three_nodes: LinkedNodes, run_it
+    three_nodes: LinkedNodes, undisturbed: str
 ) -> None:
-    _, undisturbed, _ = run_it(trainer__epochs=3)
     three_nodes.set_link(2, "down")
     three_nodes.until(lambda: "cannot reach the leader at 10.77.0.1:" in three_nodes.text(2))
     three_nodes.until_attempt_commits(2)
@@ -97,18 +103,17 @@ def test_a_node_that_loses_its_link_waits_for_the_leader_and_does_not_take_the_r
     assert (first.world_size, second.world_size) == (3, 2)
     assert first.reason.startswith("node 2 was lost with rank 2")
     finished = three_nodes.log.finished()
-    assert finished is not None and finished.weights_digest == undisturbed.finished().weights_digest
+    assert finished is not None and finished.weights_digest == undisturbed
     assert audit_run(three_nodes.run, three_nodes.log).verdict == "pass"
 
 
 @pytest.mark.soak
-def test_the_leader_loses_its_link_and_dies_and_the_others_go_on(three_nodes: LinkedNodes, run_it) -> None:
-    _, undisturbed, _ = run_it(trainer__epochs=3)
+def test_the_leader_loses_its_link_and_dies_and_the_others_go_on(three_nodes: LinkedNodes, undisturbed: str) -> None:
     three_nodes.set_link(0, "down")
     for index in (1, 2):
         three_nodes.until(lambda index=index: "cannot reach the leader at 10.77.0.1:" in three_nodes.text(index))
     three_nodes.processes[0].kill()
     assert [process.wait(300) for process in three_nodes.processes] == [-9, 0, 0]
     finished = three_nodes.log.finished()
-    assert finished is not None and finished.weights_digest == undisturbed.finished().weights_digest
+    assert finished is not None and finished.weights_digest == undisturbed
     assert audit_run(three_nodes.run, three_nodes.log).verdict == "pass"
