@@ -69,6 +69,17 @@ def test_a_slow_worker_of_one_stage_is_a_combination_and_a_stage_is_none() -> No
         )
 
 
+def test_half_of_a_stages_workers_are_workers_and_no_stage() -> None:
+    rng = np.random.default_rng(0)
+    stages, ranks, steps = (axis.ravel() for axis in np.meshgrid(np.arange(4), np.arange(6), np.arange(30)))
+    logs = rng.normal(0.0, 0.02, stages.size) + np.where((stages == 2) & (ranks < 3), 0.5, 0.0)
+    texts = [axis.astype(str).tolist() for axis in (stages, ranks, steps)]
+    location = {"stage": texts[0], "dp": texts[1]}
+    found = split_skew(Durations(np.exp(logs), location, {"step": texts[2]}, [""] * len(logs), {}))
+    assert sorted(item["dp"] for item in slow_locations(found)) == ["0", "1", "2"]
+    assert all(item["stage"] == "2" for item in slow_locations(found))
+
+
 def test_lengths_that_each_rank_has_of_its_own_are_work_and_no_place() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
