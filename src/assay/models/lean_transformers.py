@@ -30,8 +30,11 @@ Exported = Mapping[frozenset[str], Mapping[str, set[str]]]
 
 @contextmanager
 def lean_transformers() -> Iterator[None]:
-    """Import transformers for the first time within this context; afterwards everything can be imported."""
-    hidden = [name for name in HIDDEN if name not in sys.modules]
+    """Import transformers for the first time within this context; afterwards everything can be imported.
+
+    Nothing is hidden from a transformers that was imported before: it knows by then what is installed.
+    """
+    hidden = [name for name in HIDDEN if name not in sys.modules and READER not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # import machinery reports it as not installed
     sys.meta_path.insert(0, _Reader)

@@ -1,6 +1,7 @@
 """What transformers finds in its models is found once, and again where a model has changed."""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from assay.models.lean_transformers import HIDDEN, Exported, cached_reader, lean_transformers
+from assay.models.lean_transformers import HIDDEN, READER, Exported, cached_reader, lean_transformers
 
 
 class _Reader:
@@ -96,7 +97,19 @@ def test_one_model_alone_is_none_of_its_business(reader: _Reader, tmp_path: Path
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_is_hidden_is_there_again_afterwards(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     finders: list[Any] = [*sys.meta_path]
-    monkeypatch.delitem(sys.modules, name, raising=False)
+    for module in (name, READER):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     with lean_transformers(), pytest.raises(ModuleNotFoundError):
         importlib.import_module(name)
     assert name not in sys.modules and sys.meta_path == finders
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_nothing_is_hidden_from_a_transformers_that_was_imported_before(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has found accelerate installed, and would fail without it."""
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, READER, sys)
+    with lean_transformers():
+        assert importlib.util.find_spec(name) is not None
