@@ -101,8 +101,8 @@ class RankDump(NamedTuple):
         collectives = [entry for entry in self.operations if not entry.is_p2p and not entry.is_over]
         if not collectives:
             return transfers
-        place = self.operations.index(collectives[0])
-        return [entry for entry in transfers if self.operations.index(entry) < place] or collectives[:1]
+        position = self.operations.index(collectives[0])
+        return [entry for entry in transfers if self.operations.index(entry) < position] or collectives[:1]
 
     def open_transfers(self) -> Iterator[tuple[str, int, Operation]]:
         """Yield direction, peer and operation of each send or receive that has not ended.
@@ -198,8 +198,10 @@ EQUAL_SIZES = re.compile(
 def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> HungRanks:
     """Find the ranks from dumps of the same moment: those that others wait for, and that wait for nobody."""
     heads = {dump.rank: dump.heads() for dump in dumps}
-    places = dict.fromkeys((head.group, head.sequence) for found in heads.values() for head in found if not head.is_p2p)
-    blocked = [_blocked_group(*place, dumps, heads) for place in places]
+    blocking = dict.fromkeys(
+        (head.group, head.sequence) for found in heads.values() for head in found if not head.is_p2p
+    )
+    blocked = [_blocked_group(*operation, dumps, heads) for operation in blocking]
     blocked += _blocked_pairs(dumps, heads)
     waits_for = defaultdict[int, set[int]](set)
     for group, blocking in blocked:
@@ -282,8 +284,8 @@ def _blocked_pairs(dumps: Sequence[RankDump], heads: Mapping[int, Sequence[Opera
         for way, peer, entry in reversed(list(dump.open_transfers()))  # the first of each kind counts
     }
     for (rank, peer, way), entry in unfinished.items():
-        answer = unfinished.get((peer, rank, "recv" if way == "send" else "send"))
-        if entry not in heads[rank] or (answer is not None and answer in heads[peer]):
+        reply = unfinished.get((peer, rank, "recv" if way == "send" else "send"))
+        if entry not in heads[rank] or (reply is not None and reply in heads[peer]):
             continue
         group = HungGroup(
             group=entry.group,
@@ -291,7 +293,7 @@ def _blocked_pairs(dumps: Sequence[RankDump], heads: Mapping[int, Sequence[Opera
             sequence=entry.transfer,
             collective=entry.name,
             waiting=(rank,),
-            absent=(peer,) if peer in heads and answer is None else (),
+            absent=(peer,) if peer in heads and reply is None else (),
             others={},
             without_dump=() if peer in heads else (peer,),
         )
@@ -332,4 +334,4 @@ def _reason(blocked: Sequence[Blocked], blamed: set[int], dumped: Collection[int
         return "no dump"
     if any(blamed & {*group.absent, *(rank for ranks in group.others.values() for rank in ranks)} for group in groups):
         return "never entered"
-    return "not started" if any(blamed & set(group.not_started) for group in groups) else "stopped"
+    return "not started" if any(blamed & set(group.not_started) for group in groups) else "issued no more"

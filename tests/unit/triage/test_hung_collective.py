@@ -112,7 +112,7 @@ def test_the_rank_whose_device_has_not_begun_is_named(tmp_path):
 def test_the_rank_that_issued_nothing_more_is_named_though_it_is_in_the_same_collective(tmp_path):
     more = [waits_in(4), waits_in(5, "scheduled"), waits_in(6, "scheduled")]
     found = dumped(tmp_path, [*REDUCED, *more], [*REDUCED, *more], [*REDUCED, more[0]])
-    assert (found.ranks, found.because.code, found.groups[0].stopped) == ((2,), "stopped", (2,))
+    assert (found.ranks, found.because.code, found.groups[0].stopped) == ((2,), "issued no more", (2,))
 
 
 def test_the_rank_that_did_not_end_what_the_others_ended_is_named(tmp_path):

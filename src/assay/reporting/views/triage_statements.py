@@ -89,10 +89,11 @@ _TEXTS = {
     "none shared": "{attempts:# attempt} on record, {failures:,} with these signatures: {because}",
     # which ranks hang
     "none waits": "no rank waits in a collective, send or receive: every one that was entered has ended.",
-    "never entered": "the others wait in a collective, send or receive that these never entered, or entered as another.",
+    "never entered": "the others wait in a collective, send or receive that these never entered, or entered as "
+    "another.",
     "not started": "the others wait in a collective that the devices of these have not begun: look at these devices.",
-    "stopped": "all entered the same collective, and only these issued nothing after it: look for errors of their "
-    "devices.",
+    "issued no more": "all entered the same collective, and only these issued nothing after it: look for errors of "
+    "their devices.",
     "no dump": "the others wait, and some of those that they wait for could not even write a dump.",
     "tie": "as many ranks entered one collective as another: only the program can tell which is wrong.",
     "circle": "the ranks wait for one another in a circle: groups are entered in different orders.",

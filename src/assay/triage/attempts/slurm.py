@@ -15,7 +15,7 @@ FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADL
 SUCCEEDED = {"COMPLETED"}
 STOPPED = {"PREEMPTED", "CANCELLED", "REVOKED"}
 TIMES = ("starttime", "start", "submittime", "submit", "submission", "eligibletime", "eligible", "endtime", "end")
-"""Of a job, in order of preference: one that never started was submitted, or has ended."""
+"""A job's times, in order of preference: one that never started was submitted, or has ended."""
 UNKNOWN = {"", "0", "None", "Unknown", "N/A"}
 MAX_HOSTS = 100_000
 """Maximal number of hosts in one node list."""

@@ -30,7 +30,7 @@ SLOTS = 12
 """A time slot is the longest of `SLOT_LENGTHS_S` that divides the table's time into at least this many."""
 TIME = "time"
 MIN_SLOTS, MIN_SLOT_ATTEMPTS = 4, 4.0
-"""Of a partition of the attempts by time."""
+"""What a partition of the attempts by time has at least."""
 MIN_EVIDENCE = 3.0
 """Log likelihood by which failures must follow a region more closely than a rival (20 to 1)."""
 SPREADS = np.geomspace(0.5, 500.0, 12)
