@@ -46,12 +46,12 @@ class Nursery:
         for name in ("peft", "pandas"):  # pyarrow imports pandas with its first array
             import_module(name)
 
-        self._connection, theirs = socket.socketpair()
+        self._connection, child_end = socket.socketpair()
         self._pid = os.fork()
         if not self._pid:
             self._connection.close()
-            _serve(theirs)
-        theirs.close()
+            _serve(child_end)
+        child_end.close()
 
     def start(self, arguments: tuple[str, ...], home: Path, log: Path, clock: Path) -> int:
         """Start a command; return its process."""
@@ -157,7 +157,7 @@ class SessionService:
         with self._clock.open("r+b") as file:
             file.write(struct.pack("d", ahead_s))
 
-    def kill_both(self) -> None:
+    def kill_all(self) -> None:
         """Kill -9 of both, and start them again."""
         self.worker.kill_and_start()
         self.server.kill_and_start()

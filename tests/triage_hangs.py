@@ -34,8 +34,8 @@ class _Rank:
 
     def __init__(self, program: list[Op], syncs: list[int]) -> None:
         self.program, self.syncs = program, syncs
-        self.issued = self.begun = self.ended = 0
-        self.most_issued = self.most_begun = len(program)
+        self.issued = self.num_started = self.ended = 0
+        self.most_issued = self.most_started = len(program)
 
 
 class Hang(NamedTuple):
@@ -109,9 +109,9 @@ def _break(rank: _Rank, fault: str, rng: np.random.Generator) -> None:
     if fault in ("never enters", "no dump", "misses a transfer"):
         rank.most_issued = at
     elif fault == "device dies":
-        rank.most_issued, rank.most_begun = at + 1, at + int(rng.integers(2))
+        rank.most_issued, rank.most_started = at + 1, at + int(rng.integers(2))
     elif fault == "kernel never begins":
-        rank.most_begun = at
+        rank.most_started = at
     elif fault == "another collective":
         rank.program[at] = op._replace(name=OTHER_NAME[op.name])
     elif fault == "another size":
@@ -131,10 +131,10 @@ def _run(ranks: list[_Rank], stuck: tuple[Any, int] | None, rng: np.random.Gener
             limit = min([rank.most_issued, rank.ended + int(ahead[number]), *(s for s in rank.syncs if s > rank.ended)])
             if rank.issued < limit:
                 rank.issued, is_moving = rank.issued + 1, True
-            if rank.begun == rank.ended and rank.begun < min(rank.issued, rank.most_begun):
-                rank.begun, is_moving = rank.begun + 1, True
+            if rank.num_started == rank.ended and rank.num_started < min(rank.issued, rank.most_started):
+                rank.num_started, is_moving = rank.num_started + 1, True
         for number, rank in enumerate(ranks):
-            if rank.begun > rank.ended and _ends(ranks, occurrence, number, stuck):
+            if rank.num_started > rank.ended and _ends(ranks, occurrence, number, stuck):
                 rank.ended, is_moving = rank.ended + 1, True
 
 
@@ -159,16 +159,16 @@ def _ends(
         return False
     if op.peer is not None:
         other = (op.group, number, "recv" if op.name == "send" else "send")
-        return occurrence[op.peer].index((other, count)) < ranks[op.peer].begun
+        return occurrence[op.peer].index((other, count)) < ranks[op.peer].num_started
     for member in op.group:
-        theirs = occurrence[member].index((channel, count))
-        if theirs >= ranks[member].begun or ranks[member].program[theirs][1:] != op[1:]:
+        position = occurrence[member].index((channel, count))
+        if position >= ranks[member].num_started or ranks[member].program[position][1:] != op[1:]:
             return False
     return True
 
 
 def _write(folder: Path, number: int, rank: _Rank, ranks: list[_Rank], style: tuple[str, bool, int]) -> None:
-    version, has_times, kept = style
+    version, has_times, num_recorded = style
     names = {group: str(k) for k, group in enumerate(sorted({op.group for r in ranks for op in r.program}, key=len))}
     everybody = tuple(range(len(ranks)))
     called = {group: ("0" if group == everybody else f"{k}1", "default_pg" if group == everybody else "undefined")
@@ -180,7 +180,9 @@ def _write(folder: Path, number: int, rank: _Rank, ranks: list[_Rank], style: tu
         if op.peer is None:
             counts[op.group] = counts.get(op.group, 0) + 1
         transfers += op.peer is not None
-        state = "completed" if index < rank.ended else "started" if index < rank.begun and has_times else "scheduled"
+        state = (
+            "completed" if index < rank.ended else "started" if index < rank.num_started and has_times else "scheduled"
+        )
         arrow = {"send": f" {number}->{op.peer}", "recv": f" {number}<-{op.peer}"}.get(op.name, "")
         entries.append({
             "record_id": index, "pg_id": int(called[op.group][0]), "process_group": list(called[op.group]),
@@ -193,7 +195,7 @@ def _write(folder: Path, number: int, rank: _Rank, ranks: list[_Rank], style: tu
         called[group][0]: {"name": called[group][0], "desc": called[group][1], "ranks": str(list(group))}
         for group in called if number in group
     }  # fmt: skip
-    recent = entries[-kept:]
+    recent = entries[-num_recorded:]
     if version == "2.10":
         text = json.dumps({"version": version, "pg_config": config, "entries": recent})
         (folder / f"nccl_trace_rank_{number}.json").write_text(text)

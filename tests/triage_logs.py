@@ -256,7 +256,7 @@ CLOCKS = ("", "2026-03-01T10:{0:02d}:{1:02d}.1234567Z ", "[2026-03-01 10:{0:02d}
           "10:{0:02d}:{1:02d} ", "2026/03/01 10:{0:02d}:{1:02d} ", "17724{0:03d}{1:02d}.12 ", "[{0:>5d}.{1:06d}] ")  # fmt: skip
 
 
-class MadeUpLog(NamedTuple):
+class SimulatedLog(NamedTuple):
     """A log, and what a reader would name."""
 
     text: str
@@ -265,7 +265,7 @@ class MadeUpLog(NamedTuple):
     symptom_class: SymptomClass
 
 
-def random_log(seed: int) -> MadeUpLog:
+def random_log(seed: int) -> SimulatedLog:
     """Return the log of one failure among noise; each seed has another clock, prefix and order."""
     rng = random.Random(seed)
     failure = FAILURES[seed % len(FAILURES)]
@@ -295,5 +295,5 @@ def random_log(seed: int) -> MadeUpLog:
             bar = f"\r 10%|# | {len(lines)}/99\r 99%|##########|\r" if has_bars and kind == "noise" else ""
             lines.append(f"{bar}{clock.format(len(lines) // 60, len(lines) % 60)}{prefix}{text}")
     if rng.random() < 0.2:
-        return MadeUpLog("\r\n".join(lines), marked, failure.symptom_class)
-    return MadeUpLog("\n".join(lines) + "\n", marked, failure.symptom_class)
+        return SimulatedLog("\r\n".join(lines), marked, failure.symptom_class)
+    return SimulatedLog("\n".join(lines) + "\n", marked, failure.symptom_class)

@@ -20,8 +20,8 @@ LAST = 9
 
 def datum(tokens: list[int], **inputs: Any) -> types.Datum:
     """A sequence whose targets are the tokens that follow, unless it says otherwise."""
-    given = {"target_tokens": tokens[1:], **inputs}
-    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=given)
+    loss_inputs = {"target_tokens": tokens[1:], **inputs}
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=loss_inputs)
 
 
 def tensor(shape: Any, dtype: Any) -> types.TensorData:
@@ -83,14 +83,14 @@ async def main(url: str) -> None:
     alone = [seen async for seen in loop(service)]
     client = await service.create_lora_training_client_async("tiny", rank=4)
     sampler = await client.save_weights_and_get_sampling_client_async()
-    waiting, beside = [*mistakes(client, sampler).items()], []
+    waiting, disturbed = [*mistakes(client, sampler).items()], []
     async for seen in loop(service):
-        beside.append(seen)
-        for words, call in waiting[len(beside) - 1 :: len(alone)]:
+        disturbed.append(seen)
+        for words, call in waiting[len(disturbed) - 1 :: len(alone)]:
             await heard(words, call)
     await (await client.forward_backward_async([datum([1, 2, 3])], "cross_entropy"))
     assert (await (await client.optim_step_async(ADAM))).metrics, "mistakes are not held against a client"
-    sys.stdout.write(json.dumps([alone, beside]) + "\n")
+    sys.stdout.write(json.dumps([alone, disturbed]) + "\n")
 
 
 async def heard(words: str, call: Callable[[], Any]) -> None:

@@ -64,7 +64,7 @@ def test_a_job_of_the_api_trains_on_pods_and_is_in_the_database(cluster: Kuberne
     worker = wait_for_probe(cluster, "assay-worker", "livenessProbe")
     key = cluster.execute(worker, "assay", "serve", "key", "create", "--project", "default").split()[0]
     server = wait_for_probe(cluster, "assay-serve", "readinessProbe")
-    assert answers(cluster, server, "livenessProbe")
+    assert passes_probe(cluster, server, "livenessProbe")
 
     sdk = openai.OpenAI(base_url=f"http://{server['status']['podIP']}:8017/v1", api_key=key, max_retries=0)
     job = create(sdk, n_epochs=1)
@@ -81,7 +81,9 @@ def test_a_job_of_the_api_trains_on_pods_and_is_in_the_database(cluster: Kuberne
 def wait_for_probe(cluster: KubernetesCluster, app: str, probe: str) -> Object:
     """Wait until the probe of an app's pod succeeds, and return the pod."""
     cluster.wait_until(
-        lambda: any(answers(cluster, pod, probe) for pod in pods_of(cluster, app)), f"{app}'s {probe}", timeout_s=90
+        lambda: any(passes_probe(cluster, pod, probe) for pod in pods_of(cluster, app)),
+        f"{app}'s {probe}",
+        timeout_s=90,
     )
     return pods_of(cluster, app)[0]
 
@@ -91,7 +93,7 @@ def pods_of(cluster: KubernetesCluster, app: str) -> list[Object]:
     return [pod for pod in cluster.request("GET", path)["items"] if pod["status"]["phase"] == "Running"]
 
 
-def answers(cluster: KubernetesCluster, pod: Object, name: str) -> bool:
+def passes_probe(cluster: KubernetesCluster, pod: Object, name: str) -> bool:
     """Whether a probe of the pod succeeds, as its node would find."""
     [container] = pod["spec"]["containers"]
     probe = container[name]

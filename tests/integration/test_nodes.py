@@ -492,7 +492,7 @@ def test_all_nodes_die_and_come_again_though_another_process_has_the_port_of_the
     assert_undisturbed(run, log, undisturbed, tmp_path)
 
 
-class FencedWhenAskedToStop(ThisMachine):
+class FencedOnceStopped(ThisMachine):
     """A node that is asked to stop when another one has been found to lead."""
 
     def fitting(self, world_size: int) -> int:
@@ -503,6 +503,6 @@ class FencedWhenAskedToStop(ThisMachine):
 def test_a_leader_that_is_asked_to_stop_while_it_is_fenced_leaves(new_tiny_run) -> None:
     home, run = Home.from_environment(), new_tiny_run()
     with writer_of(home, run) as writer:
-        nodes, policy = FencedWhenAskedToStop(run), RestartPolicy()
+        nodes, policy = FencedOnceStopped(run), RestartPolicy()
         result = train_run(home, run, writer, world_size=1, policy=policy, nodes=nodes)
     assert (result.outcome, result.error, result.continues_on) == ("moved", None, "another node")

@@ -15,5 +15,5 @@ def test_mistakes_are_told_and_touch_no_other_session(session_service) -> None:
     command = [sys.executable, "-W", "ignore", CLIENT, session_service.url]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    alone, beside = json.loads(ended.stdout)
-    assert alone == beside and len(alone) == 4
+    alone, disturbed = json.loads(ended.stdout)
+    assert alone == disturbed and len(alone) == 4

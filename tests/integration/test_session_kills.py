@@ -30,7 +30,7 @@ def judge_loops(
     kills = {
         "kill worker": service.worker.kill_and_start,
         "kill server": service.server.kill_and_start,
-        "kill both": service.kill_both,
+        "kill both": service.kill_all,
     }
     with Judge(service.url, base="tiny").sitting({**kills, **(callbacks or {})}) as judge:
         verdicts = [judge(loop, *of_loop) for loop, of_loop in faults.items()]

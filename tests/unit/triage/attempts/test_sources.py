@@ -206,9 +206,9 @@ def test_raw_job_ids_and_any_column_of_sacct_are_known(tmp_path):
 def lives_of(tmp_path, **status):
     """Return (attempts, failures, preempted) of one pod beside one that succeeded."""
     other = pod("b-x", "Succeeded", "n02")
-    odd = pod("a-x", status.pop("phase"), "n01")
-    odd["status"] |= status
-    table = read(tmp_path, json.dumps({"kind": "List", "items": [odd, other]}), ColumnNames())
+    disrupted = pod("a-x", status.pop("phase"), "n01")
+    disrupted["status"] |= status
+    table = read(tmp_path, json.dumps({"kind": "List", "items": [disrupted, other]}), ColumnNames())
     return table.attempts.sum() - 1, table.failures.sum(), table.num_stopped
 
 

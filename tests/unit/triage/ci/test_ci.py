@@ -179,10 +179,10 @@ def test_equal_names_in_two_suites_are_two_tests_in_every_file(tmp_path, capsys)
     def suite(name, inside):
         return f'<testsuite name="{name}"><testcase classname="c" name="t" time="1">{inside}</testcase></testsuite>'
 
-    (both := tmp_path / "1.xml").write_text(f"<testsuites>{suite('a.js', '')}{suite('b.js', FAILED)}</testsuites>")
+    (suites := tmp_path / "1.xml").write_text(f"<testsuites>{suite('a.js', '')}{suite('b.js', FAILED)}</testsuites>")
     (one := tmp_path / "2.xml").write_text(f"<testsuites>{suite('b.js', '')}</testsuites>")
-    assert found_in(capsys, both, "--commit", "c1")["flaky"] == []
-    assert [item["test"] for item in found_in(capsys, both, one, "--commit", "c1")["flaky"]] == ["b.js::c::t"]
+    assert found_in(capsys, suites, "--commit", "c1")["flaky"] == []
+    assert [item["test"] for item in found_in(capsys, suites, one, "--commit", "c1")["flaky"]] == ["b.js::c::t"]
 
 
 def test_a_namespace_is_read_over(tmp_path, capsys):

@@ -105,9 +105,9 @@ def test_of_200_incidents_with_an_innocent_bystander_at_most_5_percent_name_one(
         incident = random_incident(seed)
         names = ColumnNames(failed="failed", at="at", unit="recipe", factors=incident.factors)
         causes = [cause for cause in diagnosis_of(tmp_path, incident.csv, names).causes if cause.is_confirmed]
-        told = [incident.at_fault in (cause.factors, *cause.ties) for cause in causes]
-        innocent += not all(told)
-        is_named += [any(told)] if incident.at_fault else []
+        is_culprit = [incident.at_fault in (cause.factors, *cause.ties) for cause in causes]
+        innocent += not all(is_culprit)
+        is_named += [any(is_culprit)] if incident.at_fault else []
     print(f"innocent ones named: {innocent} of 200; culprits named: {sum(is_named)} of {len(is_named)}")
     assert innocent <= 10 and np.mean(is_named) >= 0.6
 
