@@ -51,10 +51,9 @@ def without_zero_counts(line: str) -> str:
     """Return the line without its counts of zero failures."""
     if "0" not in line and not _WORD.search(line):
         return line
-    while True:
-        left = _NUMBER_LAST.sub(" ", _NUMBER_FIRST.sub(lambda found: found["before"], line))
-        if left == line:
-            return left
+    while (left := _NUMBER_LAST.sub(" ", _NUMBER_FIRST.sub(lambda found: found["before"], line))) != line:
+        line = left
+    return line
 
 
 _DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d{4}|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d)"
