@@ -189,6 +189,8 @@ MASKS = (
     (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "<n>"),
 )
 KEY_CHARACTERS = 200
+PLACE = re.compile(r"(?P<file>\S+?)(?::\d+|\(\d+)(?:[:,]\d+)?\)?(?:\s*:|\s+-)\s")
+QUOTED = re.compile(r"(?P<mark>['\"`])[^'\"`]*(?P=mark)")
 
 
 class WeightedLine(NamedTuple):
@@ -277,6 +279,14 @@ def strength_of(line: str) -> float:
         if kind.search(line):
             return strength + (TOOL.match(line) is not None) * (kind is WORDS)
     return 0.0
+
+
+def is_of_one_thing(text: str, other: str) -> bool:
+    """Return whether two errors concern the same file, if both have a place, or else are different messages."""
+    places = PLACE.match(text), PLACE.match(other)
+    if places[0] and places[1]:
+        return places[0]["file"] == places[1]["file"]
+    return QUOTED.sub("", key_of(text)) != QUOTED.sub("", key_of(other))
 
 
 def key_of(text: str) -> str:

@@ -5,6 +5,7 @@
 A line's strength is that of its kind: an exception under its stack, a diagnostic with its place, the heading of a
 summary of failures, a level, or words alone. Exit statuses and what a rank says that lost another one follow from a
 failure. So does an error close behind another, or one after the job's end; an error that was tried again was survived.
+A diagnostic of another file, or the same message about another name, follows from no error: it is one of its own.
 Equal lines count once, at the last occurrence, because a failure that the program survived did not end the log. Of
 equally strong lines the later one is preferred, since a log ends with its failure. Nothing in a log is executed.
 """
@@ -37,6 +38,7 @@ from assay.triage.symptoms.lines import (
     STEP_END,
     WeightedLine,
     is_echo,
+    is_of_one_thing,
     key_of,
     plain,
     speaks_of_trouble,
@@ -146,10 +148,13 @@ class _LogReader:
                 del self.kinds[weak]
 
     def _follower(self, key: str, line: WeightedLine) -> WeightedLine:
-        """Return the line, weaker if it closely follows another error that is no weaker."""
+        """Return the line, weaker if it closely follows another error of the same thing that is no weaker."""
         leader, is_near = self._leader, line.number - self._burst_line <= BURST_LINES
         self._burst_line = line.number
-        if leader is not None and is_near and leader[0] != key and line.strength <= leader[1].strength:
+        if (
+            leader is not None and is_near and leader[0] != key and line.strength <= leader[1].strength
+            and is_of_one_thing(leader[1].text, line.text)
+        ):  # fmt: skip
             return line._replace(strength=line.strength - FOLLOWS)
         self._leader = key, line
         return line

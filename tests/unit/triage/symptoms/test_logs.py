@@ -139,7 +139,7 @@ def test_the_first_of_errors_close_together_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", ["src/{name}.cc:3:1: error: expected ';'", "UNTESTED ITEM: '{name}' has no test of its own"]
+    "error", ["src/{name}.cc:3:1: error: expected ';'", "ERROR: item '{name}' has no test of its own"]
 )
 def test_no_error_of_another_file_or_name_follows_from_the_one_before(tmp_path: Path, error: str) -> None:
     errors = [error.format(name=name) for name in ("maple", "cedar", "alder")]
