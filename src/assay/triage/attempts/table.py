@@ -31,6 +31,12 @@ class Factor:
     cells: Int64[np.ndarray, "row"]
     """Equal for rows with equal cells."""
 
+    def holds(self, code: int) -> Bool[np.ndarray, "row"]:
+        """Return which rows have a value."""
+        found = np.zeros(len(self.cells), bool)
+        found[self.rows[self.codes == code]] = True
+        return found
+
     def of_rows(self, rows: Int64[np.ndarray, "kept"]) -> "Factor":
         order = np.argsort(rows, kind="stable")
         new_index = np.full(len(self.cells), -1)
@@ -107,7 +113,7 @@ def having(table: AttemptTable, selected: Sequence[tuple[str, str]]) -> Bool[np.
         factor = factors[name]
         if value not in factor.values:
             raise ConfigError(f"--where {name}={value}: no attempt has it.")
-        mask &= np.isin(np.arange(table.num_rows), factor.rows[factor.codes == factor.values.index(value)])
+        mask &= factor.holds(factor.values.index(value))
     return mask
 
 

@@ -20,12 +20,11 @@ from scipy.special import betaln, gammaln, ndtri
 from assay.base.shapes import Bool, Float64, Int64
 from assay.records.failure_causes import AdjustedRatio
 from assay.triage.attempts.table import AttemptTable, Factor
+from assay.triage.failures.regions import renumbered
 
 Z = 1.959964
 MIN_REMAINING = 0.15
 """Strata must keep this share of the information about a region."""
-DIRECT = 32
-"""Up to this multiple of the number of rows, code pairs are counted instead of sorted."""
 SLOTS = 12
 """A time slot is the longest of `SLOT_LENGTHS_S` that divides the table's time into at least this many."""
 TIME = "time"
@@ -99,10 +98,8 @@ def _most_explaining_first(
 
 def _joined(one: Int64[np.ndarray, "row"], other: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
     """Return codes that are equal where both inputs are equal."""
-    codes, size = one * (int(other.max()) + 1) + other, (int(one.max()) + 1) * (int(other.max()) + 1)
-    if size > DIRECT * len(codes):
-        return np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    return np.asarray((np.cumsum(np.bincount(codes, minlength=size) > 0) - 1)[codes])
+    width = int(other.max()) + 1
+    return renumbered(one * width + other, (int(one.max()) + 1) * width)[1]
 
 
 def _information(table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: Int64[np.ndarray, "row"]) -> float:

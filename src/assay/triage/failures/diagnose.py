@@ -60,8 +60,7 @@ def cause_of(
 ) -> FailureCause:
     """Build the record."""
     ties, is_inseparable = _ties(table, region, classified, found)
-    inside = np.zeros(table.num_rows, bool)
-    inside[region.rows] = True
+    inside = region.inside(table)
     rate, elsewhere = region_rates(table, inside)
     low, high = _interval(table, inside, found.weights)
     adjusted = ratios[-1] if len(ratios) > 1 else None
@@ -181,8 +180,7 @@ def diagnose(
         causes.append(cause_of(rest, region, ratios, classified, found, is_confirmed=is_confirmed, rival=rival))
         if rival is not None:
             break
-        outside = np.ones(rest.num_rows, bool)
-        outside[region.rows] = False
+        outside = ~region.inside(rest)
         rest = rest.where(outside)
         expected = None if expected is None else expected[outside]
         if rest.num_units() < 2 * MIN_UNITS or rest.failures.sum() == 0:
@@ -207,8 +205,7 @@ def _first_without_rival(
         if found.p_value(candidate[0].score) <= LEVEL
     ]
     for number, (region, ratios) in enumerate(significant, 1):
-        inside = np.zeros(table.num_rows, bool)
-        inside[region.rows] = True
+        inside = region.inside(table)
         level = LEVEL / number
         rival = None if is_surge else rival_of(table, inside, region.factors, found.weights, level=level)
         if rival is None:
@@ -304,8 +301,7 @@ def _classify_regions(
     refined: list[Candidate] = []
     ruled_out: list[RuledOut] = []
     for region in found.regions[:MAX_EXAMINED]:
-        inside = np.zeros(table.num_rows, bool)
-        inside[region.rows] = True
+        inside = region.inside(table)
         if _is_longer_name(table, region, inside) or region_factors(table, region).items() in idle:
             continue
         ratios = adjustments(table, inside, region.factors)
@@ -364,12 +360,10 @@ def explained_away(ratios: tuple[AdjustedRatio, ...]) -> Statement | None:
 
 def _parents(table: AttemptTable, region: Region) -> list[tuple[int, Bool[np.ndarray, "row"]]]:
     """Return for each factor of a region its position, and the region without it."""
-    held = [holds(table, index, value) for index, value in zip(region.factors, region.values, strict=True)]
+    held = [table.factors[index].holds(value) for index, value in zip(region.factors, region.values, strict=True)]
     everything = np.ones(table.num_rows, bool)
-    return [
-        (position, np.logical_and.reduce([everything, *held[:position], *held[position + 1 :]]))
-        for position in range(len(held))
-    ]
+    parts = ([everything, *held[:position], *held[position + 1 :]] for position in range(len(held)))
+    return [(position, np.logical_and.reduce(part)) for position, part in enumerate(parts)]
 
 
 def _is_longer_name(table: AttemptTable, region: Region, inside: Bool[np.ndarray, "row"]) -> bool:
@@ -384,19 +378,12 @@ def _idle_factor(table: AttemptTable, region: Region) -> tuple[Statement | None,
     for position, parent in _parents(table, region) if len(region.factors) > 1 else ():
         index = region.factors[position]
         part = table.where(parent)
-        ratios = adjustments(part, holds(part, index, region.values[position]), region.factors)
+        ratios = adjustments(part, part.factors[index].holds(region.values[position]), region.factors)
         if (explained := explained_away(ratios)) is not None:
             factor = {table.factors[index].name: table.factors[index].values[region.values[position]]}
             return Statement(code="explained factor", values={**explained.values, "factor": factor}), True
         is_idle |= not ratios or ratios[0].low <= 1.0
     return None, is_idle
-
-
-def holds(table: AttemptTable, index: int, value: int) -> Bool[np.ndarray, "row"]:
-    """Return which rows have a value of a factor."""
-    factor, found = table.factors[index], np.zeros(table.num_rows, bool)
-    found[factor.rows[factor.codes == value]] = True
-    return found
 
 
 def _ties(

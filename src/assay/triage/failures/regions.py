@@ -68,17 +68,17 @@ def _crossed(one: _Entries, other: _Entries) -> _Entries:
     rows, ours = np.repeat(one.rows, num_copies), np.repeat(one.codes, num_copies)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(num_copies) - num_copies, num_copies)
     codes = ours * len(other.values) + other.codes[starts[rows] + within]
-    selected, codes = _renumbered(codes, len(one.values) * len(other.values))
+    selected, codes = renumbered(codes, len(one.values) * len(other.values))
     values = np.concatenate(
         [one.values[selected // len(other.values)], other.values[selected % len(other.values)]], axis=1
     )
     return _Entries(rows, codes, values)
 
 
-def _renumbered(
+def renumbered(
     codes: Int64[np.ndarray, "entry"], size: int
 ) -> tuple[Int64[np.ndarray, "region"], Int64[np.ndarray, "entry"]]:
-    """Return the codes that occur, and the codes renumbered as indices of these."""
+    """Return the codes that occur, and the codes renumbered as indices of these: counted if few are possible."""
     if size > 8 * len(codes) + 1_000_000:
         return np.unique(codes, return_inverse=True)
     occurs = np.bincount(codes, minlength=size) > 0

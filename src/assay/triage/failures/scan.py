@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from assay.base.shapes import Float, Float32, Float64, Int64
+from assay.base.shapes import Bool, Float, Float32, Float64, Int64
 from assay.triage.attempts.table import AttemptTable, Factor
 from assay.triage.failures.regions import Regions, all_regions
 from assay.triage.failures.unit_correlation import fit_correlation, null_failures
@@ -90,6 +90,12 @@ class Region(NamedTuple):
     """Indices of the table's factors."""
     values: tuple[int, ...]
     rows: Int64[np.ndarray, "member"]
+
+    def inside(self, table: AttemptTable) -> Bool[np.ndarray, "row"]:
+        """Return which rows of the scanned table are in the region."""
+        found = np.zeros(table.num_rows, bool)
+        found[self.rows] = True
+        return found
 
 
 class Scan(NamedTuple):
