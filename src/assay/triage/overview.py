@@ -9,7 +9,7 @@ an increase if a factor explains it; time by phase is measured. Parts overlap (w
 lost), so they do not sum.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -171,10 +171,10 @@ def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
 
 
 def _by_phase(seconds: Sequence[PhaseSeconds]) -> dict[Phase, float]:
-    spent_s: dict[Phase, float] = {}
+    spent_s = defaultdict[Phase, float](float)
     for second in seconds:
         for phase, spent in second.seconds.items():
-            spent_s[phase] = spent_s.get(phase, 0.0) + spent
+            spent_s[phase] += spent
     return spent_s
 
 

@@ -8,6 +8,7 @@ further attempt of a unit counts less: its factor is raised to a power below 1, 
 """
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from scipy.special import betainc, betaln
@@ -132,16 +133,8 @@ def _more_needed(after: AttemptTable, weights: Float64[np.ndarray, "row"], low: 
     def decides(more: int) -> bool:
         return bool(e_values(np.array([failed]), np.array([passed + more]), low)[0] >= DECIDES)
 
-    most = 1
-    while not decides(most):
-        most *= 2
-        if most > MAX_MORE:
-            return None
-    least = most // 2
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (least, middle) if decides(middle) else (middle, most)
-    return most
+    needed = bisect_left(range(MAX_MORE + 1), True, lo=1, key=decides)
+    return needed if needed <= MAX_MORE else None
 
 
 def _rate(table: AttemptTable) -> float | None:

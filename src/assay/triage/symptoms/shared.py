@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from scipy.stats import binom
+from scipy.stats import binom, false_discovery_control
 
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float64, Int64
@@ -134,7 +134,8 @@ def _explained(table: AttemptTable, signature: Factor, regions: Sequence[_Region
         }
         strongest = min(p_values, key=lambda key: p_values[key])
         others = signature.rows[signature.codes != signature.values.index(strongest)]
-        by_others = min(_p_value(table, others, region.inside), _simes(sorted(p_values.values())[1:]))
+        one_by_one = false_discovery_control(sorted(p_values.values())[1:])  # the least is Simes' (1986) p-value
+        by_others = min([_p_value(table, others, region.inside), *one_by_one])
         p_value = TWICE * max(region.p_value, by_others)
         named = tuple(key for key in p_values if p_values[key] <= NAMED or key == strongest)
         if len(named) > 1 and p_value <= LEVEL:
@@ -150,11 +151,6 @@ def _p_value(table: AttemptTable, failed: Int64[np.ndarray, "failed"], inside: B
     share = float((np.bincount(index, inside) / np.bincount(index)).mean())
     _, first = np.unique(table.units[failed], return_index=True)
     return float(binom.sf(int(inside[failed[first]].sum()) - 1, len(first), share))
-
-
-def _simes(p_values: Sequence[float]) -> float:
-    """Return Simes' (1986) p-value of ascending p-values; 1 for none."""
-    return min((len(p_values) / rank * p_value for rank, p_value in enumerate(p_values, 1)), default=1.0)
 
 
 def _with_onsets(found: Sequence[SharedCause]) -> list[SharedCause]:
