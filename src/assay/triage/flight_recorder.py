@@ -204,9 +204,9 @@ def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> Hu
     blocked = [_blocked_group(*operation, dumps, heads) for operation in blocking]
     blocked += _blocked_pairs(dumps, heads)
     waits_for = defaultdict[int, set[int]](set)
-    for group, blocking in blocked:
+    for group, awaited in blocked:
         for rank in group.waiting:
-            waits_for[rank] |= blocking
+            waits_for[rank] |= awaited
     missing = {rank for group, _ in blocked if group.waiting for rank in (*group.absent, *group.without_dump)}
     singled_out = {rank for group, _ in blocked for rank in _singled_out(group)}
     # A rank that is in an operation, and waits for none in particular, is stuck itself.
