@@ -22,6 +22,7 @@ from assay.records.commit_bisection import CommitBisection, SkippedCommit, Suspe
 from assay.triage.slow.blocks import (
     S_PER_HOUR,
     BlockComparison,
+    BlockEffect,
     BlockRules,
     MeasuredBlock,
     effect_of,
@@ -159,17 +160,9 @@ def no_bisection(
     ends: BlockComparison, line: CommitLine, rules: BlockRules, plan: Mapping[str, int], sources: dict[str, str]
 ) -> CommitBisection:
     """Build the record if GOOD and BAD do not differ, or not measurably."""
-    return CommitBisection.model_validate(
-        {
-            **_common(line, rules, plan, sources, ends.blocks),
-            **ratio_fields(ends.effect),
-            "verdict": "no_difference" if ends.verdict == "same" else "undecided",
-            "culprits": (),
-            "probability": None,
-            "suspects": (),
-            "skipped": (),
-        }
-    )
+    verdict = "no_difference" if ends.verdict == "same" else "undecided"
+    found = {"verdict": verdict, "culprits": (), "probability": None, "suspects": (), "skipped": ()}
+    return _record(line, rules, plan, sources, ends.blocks, ends.effect, found)
 
 
 def bisection(
@@ -183,30 +176,29 @@ def bisection(
     """Build the record of a difference. `blocks`: commit index -> its blocks relative to GOOD."""
     effect = effect_of(found.log_ratios, error=rules.error)
     verdict = ("found" if len(found.culprits) == 1 else "several") if found.is_decided else "undecided"
-    return CommitBisection.model_validate(
-        {
-            **_common(line, rules, plan, sources, [block for some in blocks.values() for block in some]),
-            **ratio_fields(effect),
-            "verdict": verdict,
-            "culprits": tuple(line.commits[index] for index in found.culprits),
-            "probability": found.probability,
-            "suspects": _suspects(found, blocks, line),
-            "skipped": tuple(
-                SkippedCommit(commit=line.commits[index], subject=line.subjects[index], because=why)
-                for index, why in found.skipped.items()
-            ),
-        }
-    )
+    values = {
+        "verdict": verdict,
+        "culprits": tuple(line.commits[index] for index in found.culprits),
+        "probability": found.probability,
+        "suspects": _suspects(found, blocks, line),
+        "skipped": tuple(
+            SkippedCommit(commit=line.commits[index], subject=line.subjects[index], because=why)
+            for index, why in found.skipped.items()
+        ),
+    }
+    return _record(line, rules, plan, sources, [block for some in blocks.values() for block in some], effect, values)
 
 
-def _common(
+def _record(
     line: CommitLine,
     rules: BlockRules,
     plan: Mapping[str, int],
     sources: dict[str, str],
     blocks: Sequence[MeasuredBlock],
-) -> dict[str, Any]:
-    return {
+    effect: BlockEffect,
+    found: Mapping[str, Any],
+) -> CommitBisection:
+    fields = {
         "least": rules.least,
         "error": rules.error,
         "good": line.good,
@@ -217,7 +209,10 @@ def _common(
         "device_hours": sum(block.device_s for block in blocks) / S_PER_HOUR,
         "sources": sources,
         **plan,
+        **ratio_fields(effect),
+        **found,
     }
+    return CommitBisection.model_validate(fields)
 
 
 def _suspects(
