@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import shapes
 from assay.base.errors import ConfigError
@@ -20,6 +21,10 @@ from ray_cluster import RayCluster, loopback_only, missing_part
 from slurm_cluster import SlurmCluster, missing_program
 
 shapes.install()
+
+# On a busy machine any example may take long; what must be fast has a test of its own.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 if not Path("/dev/nvidia0").exists():
     # GPU kernels run on the CPU. Triton reads it when it is imported.
