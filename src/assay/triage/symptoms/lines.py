@@ -189,7 +189,7 @@ MASKS = (
     (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "<n>"),
 )
 KEY_CHARACTERS = 200
-PLACE = re.compile(r"(?P<file>\S+?)(?::\d+|\(\d+)(?:[:,]\d+)?\)?(?:\s*:|\s+-)\s")
+LOCATION = re.compile(r"(?P<file>\S+?)(?::\d+|\(\d+)(?:[:,]\d+)?\)?(?:\s*:|\s+-)\s")
 QUOTED = re.compile(r"(?P<mark>['\"`])[^'\"`]*(?P=mark)")
 
 
@@ -281,11 +281,11 @@ def strength_of(line: str) -> float:
     return 0.0
 
 
-def is_of_one_thing(text: str, other: str) -> bool:
-    """Return whether two errors concern the same file, if both have a place, or else are different messages."""
-    places = PLACE.match(text), PLACE.match(other)
-    if places[0] and places[1]:
-        return places[0]["file"] == places[1]["file"]
+def concern_the_same(text: str, other: str) -> bool:
+    """Return whether two errors concern the same file, if both name one, or else are different messages."""
+    locations = LOCATION.match(text), LOCATION.match(other)
+    if locations[0] and locations[1]:
+        return locations[0]["file"] == locations[1]["file"]
     return QUOTED.sub("", key_of(text)) != QUOTED.sub("", key_of(other))
 
 

@@ -37,8 +37,8 @@ from assay.triage.symptoms.lines import (
     RETRIED,
     STEP_END,
     WeightedLine,
+    concern_the_same,
     is_echo,
-    is_of_one_thing,
     key_of,
     plain,
     speaks_of_trouble,
@@ -153,7 +153,7 @@ class _LogReader:
         self._burst_line = line.number
         if (
             leader is not None and is_near and leader[0] != key and line.strength <= leader[1].strength
-            and is_of_one_thing(leader[1].text, line.text)
+            and concern_the_same(leader[1].text, line.text)
         ):  # fmt: skip
             return line._replace(strength=line.strength - FOLLOWS)
         self._leader = key, line
