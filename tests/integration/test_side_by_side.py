@@ -17,6 +17,7 @@ import yaml
 
 import assay
 from assay.cli.main import main
+from assay.workflows.ab_test import checkouts
 
 STEP = "src/assay/training/trainer/step.py"
 BEGINS = '        self._lane_sum.enter_phase("compute")\n'
@@ -231,7 +232,7 @@ def test_outside_a_repository_that_is_said(
 ) -> None:
     """The code that runs lies in no repository, and neither does the folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assay, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(checkouts, "__file__", str(tmp_path / "assay" / "workflows" / "ab_test" / "checkouts.py"))
     with pytest.raises(SystemExit) as ended:
         main(["triage", "slow", "--ab", "a", "b", str(repository.recipe)])
     assert ended.value.code == 2 and "no git repository of assay's code" in capfd.readouterr().err

@@ -63,8 +63,8 @@ def serve(
 ) -> None:
     """Serve the dashboard at http://HOST:PORT, and OpenAI's API for fine-tuning, inference, batches and evals at /v1.
 
-    The dashboard needs no models. 'assay serve worker' executes what the API accepts, and 'assay serve sessions' what
-    the Tinker API accepts. Without API keys it listens on this machine only.
+    'assay serve worker' and 'assay serve sessions' execute what this API and the Tinker API accept. Without API keys it
+    listens on this machine only.
     """
     if openapi:
         from assay.serving.openai.app import openapi_text

@@ -78,7 +78,8 @@ def declared_query(request: Request) -> tuple[str, ...]:
 
 def described(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document."""
-    document = get_openapi(title=app.title, version=version("assay"), routes=app.routes)
+    release = version("assay").partition("+")[0]  # without the commit of the build
+    document = get_openapi(title=app.title, version=release, routes=app.routes)
     components = document.setdefault("components", {})
     schemas = {"Error": _ERROR_SCHEMA}
     for operations in document["paths"].values():
