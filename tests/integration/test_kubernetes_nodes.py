@@ -26,6 +26,8 @@ from kubernetes_run import ACCOUNT, attempts_of, cluster_with_assay, options_of,
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SLOW = "faults: [{type: slow, step: 1, extra_s: 0.4}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
 """So that there is time to take nodes away and to give others."""
+SLOW_ALONE = "faults: [{type: slow, step: 1, extra_s: 0.4}, {type: slow, attempt: 2, step: 1, extra_s: 1.5}]"
+"""So that a pod that must be made, placed and started anew finds the run at work."""
 SLOW_AT_FIRST = "faults: [{type: slow, step: 1, extra_s: 2}, {type: slow, attempt: 2, step: 1, extra_s: 0.4}]"
 """So that there is time for the leader to look at its Job, and for a second pod to start."""
 TAKE_OVER_S = 30.0
@@ -121,9 +123,9 @@ def start(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, require
 
 
 @pytest.fixture
-def on_kubernetes(start: Started) -> OnKubernetes:
-    """A run that has made a commit on two pods."""
-    on = start(SLOW)
+def on_kubernetes(start: Started, request: pytest.FixtureRequest) -> OnKubernetes:
+    """A run that has made a commit on two pods; its parameter is a fault plan."""
+    on = start(getattr(request, "param", SLOW))
     on.cluster.wait_until(on.log.commits, "a first commit", timeout_s=120)
     assert attempts_of(on.run)[-1].world_size == 2
     return on
@@ -167,6 +169,7 @@ def test_all_pods_are_evicted(on_kubernetes: OnKubernetes, undisturbed: str) -> 
     assert attempts_of(on_kubernetes.run)[0].outcome == "preempted"
 
 
+@pytest.mark.parametrize("on_kubernetes", [SLOW_ALONE], indirect=True, ids=[""])
 def test_a_removed_node_gives_its_pod_up_for_another_that_joins(on_kubernetes: OnKubernetes, undisturbed: str) -> None:
     node = on_kubernetes.pod(0)["spec"]["nodeName"]
     on_kubernetes.cluster.kill_node(node)
