@@ -35,9 +35,11 @@ class LinkedNodes:
         location = ("--on", "nodes", "--node", str(index), "--workers-per-node", "1", "--address", node.address)
         options = (*location, "--faults", str(self.folder / "slow.yaml"))
         command = resume_command(self.run, world_size=len(self._nodes), options=options)
+        # A rank that another test joined in this process has named its own interface.
+        variables = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
         with (self.folder / f"node-{index}.log").open("w") as file:
             entered = ["ip", "netns", "exec", node.namespace, *command]
-            self.processes.append(subprocess.Popen(entered, stdout=file, stderr=file, env={**os.environ}))
+            self.processes.append(subprocess.Popen(entered, stdout=file, stderr=file, env=variables))
 
     def text(self, index: int) -> str:
         return (self.folder / f"node-{index}.log").read_text()
