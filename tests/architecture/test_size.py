@@ -18,7 +18,7 @@ LINES = {
     "elastic": 4_450,
     "evals": 3_000,
     "inference": 2_800,
-    "launchers": 2_900,
+    "launchers": 2_950,
     "models": 3_100,
     "planning": 9_150,
     "records": 5_000,

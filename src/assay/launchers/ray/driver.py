@@ -222,7 +222,9 @@ class RayDriver:
     def _keep_nodes(self) -> None:
         """Keep nodes running until the run is over."""
         self._find_nodes()
-        if not self._nodes:
+        if self._nodes:
+            self._take_results()  # their machines, without which they would seem to wait for one
+        else:
             link_key(Path(self._plan.run_dir), fresh=True)  # now, so that no node has to wait for it
         self._group = _placement_group(self._plan)
         self._group.wait(LOOK_S)
