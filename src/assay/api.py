@@ -256,13 +256,19 @@ def _train(arguments: Sequence[str], workers: int | str, options: Mapping[str, A
 def _command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
     """Run a command of assay and return its output; its progress stays on stderr, and its error is raised."""
     command = [sys.executable, "-m", "assay", *arguments, *(["--json"] if is_json else [])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
+    # A file: a pipe that is read only once the progress has ended would fill up, and stop the command.
+    with (
+        tempfile.TemporaryFile("w+") as printed,
+        subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
         last = ""
         for line in process.stderr:
             print(line, end="", file=sys.stderr, flush=True)
             last = line if line.lower().startswith("error: ") else last
-        output = process.stdout.read()
+        process.wait()
+        printed.seek(0)
+        output = printed.read()
     if process.returncode not in accepts:
         error = AssayError(last[len("error: ") :].strip() or f"'assay {' '.join(arguments[:2])}' failed.")
         error.exit_code = process.returncode
