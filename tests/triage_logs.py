@@ -142,7 +142,7 @@ Building dependency tree...
 npm error ERESOLVE unable to resolve dependency tree
 npm error
 npm error While resolving: {a}@1.0.{n}
-npm error A complete log of this run can be found in: /root/.npm/_logs/{n}.log"""),
+npm error A complete log of this run can be found in: /home/u/.npm/_logs/{n}.log"""),
     F("program", """>ERROR: /w/{a}/BUILD:{n}:11: Compiling {a}/{b}.cc failed: (Exit 1): gcc failed: error executing CppCompile command
 {a}/{b}.cc:{n}:{m}: error: expected ';' before '}}' token
 Target //{a}:{b} failed to build
