@@ -23,6 +23,7 @@ _COMMANDS = {
     "triage": ("assay.cli.triage.group", "Find out why runs fail or slow down."),
     "throughput": ("assay.cli.throughput", "Forecast a recipe on more workers; rank what would help."),
     "scaling": ("assay.cli.scaling", "Fit scaling laws, and predict larger runs."),
+    "check": ("assay.cli.check.group", "Test how other training scripts resume, and training APIs."),
     "serve": ("assay.cli.serve.group", "Serve OpenAI's fine-tuning API; its workers and keys."),
     "report": ("assay.cli.report", "Write a self-contained HTML page about a run."),
 }

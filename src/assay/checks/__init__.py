@@ -1,0 +1,1 @@
+"""Tests of other people's software: scripts that train, and servers of training APIs."""

@@ -1,0 +1,1 @@
+"""`assay check`: test the resume of anybody's training script, and anybody's training API."""

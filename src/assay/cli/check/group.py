@@ -1,0 +1,12 @@
+"""`assay check`: the group of commands."""
+
+import click
+
+from assay.cli.command import CommandGroup
+
+_MODULES: dict[str, tuple[str, str]] = {}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
+def check() -> None:
+    """Test software that assay did not write: how a training script resumes, how a training API answers."""
