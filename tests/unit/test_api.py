@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import assay
-from assay.api import _command
+from assay.api.commands import run_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 
@@ -52,4 +52,4 @@ def test_a_home_without_runs_has_none_and_a_wrong_id_is_said(monkeypatch: pytest
 def test_what_a_command_prints_may_be_longer_than_a_pipe_holds() -> None:
     reference = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
     assert len(reference) > 1 << 16
-    assert _command("runs", "keys", is_json=False) == reference
+    assert run_command("runs", "keys", is_json=False) == reference

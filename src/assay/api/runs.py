@@ -1,79 +1,28 @@
-"""The public Python API: what the commands do, for scripts and notebooks.
+"""Runs, and what is done with one or several of them."""
 
-    import assay
-
-    run = assay.train("recipes/sft/digits.yaml", "trainer.epochs=2", workers=2)
-    assert run.audit().verdict == "pass"
-    losses = run.curve("loss").values
-    assay.compare("baseline-1129", run)
-
-Runs are those of the home in `$ASSAY_HOME`, by default `runs/`. What computes is a command in a process of its own, so
-that signals, threads and crashes of a run do not touch the caller. Facts are the objects behind `--json`, whose fields
-docs/json.md explains. Wrong input raises `AssayError` with the sentence that the command would print.
-"""
-
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from html import escape
-from io import StringIO
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import yaml
 
+from assay.api.commands import run_command, start_training
+from assay.api.report import Report
 from assay.base.clock import SystemClock
-from assay.base.errors import AssayError, ConfigError
+from assay.base.errors import ConfigError
 from assay.cli.parameters import current_home, ledger_with_runs
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.replay import ReplayReport
 from assay.records.run import AT_WORK, RunStatus
 from assay.records.triage_overview import TriageOverview
-from assay.reporting.document import Document
 from assay.reporting.views.comparison import ComparisonView
 from assay.reporting.views.runs.run import RunView
 from assay.store.metrics.curves import Curve
 
-__all__ = ["AssayError", "Curve", "Report", "Run", "compare", "overview", "run", "runs", "train"]
-
 POLL_S = 0.5
-FRAME_PIXELS = 640
-"""Height of a page in a notebook."""
-FactsT = TypeVar("FactsT")
-
-
-class Report(Generic[FactsT]):
-    """Facts, and how they read: `print` shows what the command prints, a notebook its page."""
-
-    def __init__(self, facts: FactsT, document: Document) -> None:
-        """`document`: the same facts in words."""
-        self.facts = facts
-        self._document = document
-
-    def __str__(self) -> str:
-        from assay.reporting.terminal.document import print_document
-
-        with redirect_stdout(StringIO()) as text:
-            print_document(self._document)
-        return text.getvalue()
-
-    def _repr_html_(self) -> str:
-        from assay.reporting.documents.render import render_document
-
-        page = escape(render_document(self._document))
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: {FRAME_PIXELS}px; border: 0"></iframe>'
-
-    def save(self, file: str | Path) -> Path:
-        """Write the report as an HTML page that needs nothing beside it; return its path."""
-        from assay.reporting.documents.render import render_document, write_file
-
-        write_file(Path(file), render_document(self._document))
-        return Path(file)
 
 
 class Run:
@@ -138,33 +87,33 @@ class Run:
     def replay(self, step: int, *, through: int | None = None) -> ReplayReport:
         """Make a step again on one process, or the steps `through` another, and compare every bit with the record."""
         options = [] if through is None else [f"--through={through}"]
-        found = _command("runs", "replay", self.id, f"--step={step}", *options, accepts=(0, 1))
+        found = run_command("runs", "replay", self.id, f"--step={step}", *options, accepts=(0, 1))
         return ReplayReport.from_json(found, source=f"the replay of step {step}")
 
     def evaluate(self, suite: str | Path | None = None) -> list[BenchmarkResult]:
         """Evaluate the commits that the recipe selects, by its suite or another one; return all results of the run."""
-        _command("eval", "work", self.id, *([] if suite is None else [f"--suite={suite}"]))
+        run_command("eval", "work", self.id, *([] if suite is None else [f"--suite={suite}"]))
         with ledger_with_runs(self._home, self.id) as ledger:
             return ledger.benchmark_results(self.id)
 
     def export(self, folder: str | Path, *, step: int | None = None) -> Path:
         """Write the model of a commit, by default the last one, to a new folder that transformers loads."""
-        _command("runs", "export", self.id, f"--out={folder}", *([] if step is None else [f"--step={step}"]))
+        run_command("runs", "export", self.id, f"--out={folder}", *([] if step is None else [f"--step={step}"]))
         return Path(folder)
 
     def resume(self, *, workers: int | str = 1, **options: Any) -> "Run":
         """Continue from the last commit, on any number of workers; options as in `train`."""
-        _train([f"--resume={self.id}"], workers, options)
+        start_training([f"--resume={self.id}"], workers, options)
         return self
 
     def fork(self, *overrides: str, step: int | None = None, workers: int | str = 1, **options: Any) -> "Run":
         """Train on from a commit, by default the last one, as a new run with a changed recipe; see `train`."""
         commit = self.id if step is None else f"{self.id}@{step}"
-        return _train([f"--from={commit}", *overrides], workers, options)
+        return Run(start_training([f"--from={commit}", *overrides], workers, options))
 
     def stop(self) -> None:
         """Ask the run to commit after its current step and stop; do not wait for it."""
-        _command("train", "stop", self.id, is_json=False)
+        run_command("train", "stop", self.id, is_json=False)
 
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait until the run is not at work. Raises `TimeoutError` after `timeout_s` seconds."""
@@ -184,11 +133,11 @@ def train(recipe: str | Path | Mapping[str, Any], *overrides: str, workers: int 
     scheduler, the run is returned once it is launched. Raises `AssayError` if the recipe is wrong or the run fails.
     """
     if not isinstance(recipe, Mapping):
-        return _train([str(recipe), *overrides], workers, options)
+        return Run(start_training([str(recipe), *overrides], workers, options))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recipe.yaml"
         file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
-        return _train([str(file), *overrides], workers, options)
+        return Run(start_training([str(file), *overrides], workers, options))
 
 
 def runs() -> list[Run]:
@@ -242,35 +191,3 @@ def overview(*selected: str | Run) -> Report[TriageOverview]:
 def _ids(selected: Sequence[str | Run]) -> list[str]:
     home = current_home()
     return [one.id if isinstance(one, Run) else home.meant_run(one) for one in selected]
-
-
-def _train(arguments: Sequence[str], workers: int | str, options: Mapping[str, Any]) -> Run:
-    flags = [f"--workers={workers}"]
-    for name, value in options.items():
-        option = f"--{name.replace('_', '-')}"
-        flags += [option] if value is True else [] if value in (None, False) else [f"{option}={value}"]
-    started = json.loads(_command("train", *arguments, *flags))
-    return Run(started["run_id"])
-
-
-def _command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
-    """Run a command of assay and return its output; its progress stays on stderr, and its error is raised."""
-    command = [sys.executable, "-m", "assay", *arguments, *(["--json"] if is_json else [])]
-    # A file: a pipe that is read only once the progress has ended would fill up, and stop the command.
-    with (
-        tempfile.TemporaryFile("w+") as printed,
-        subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
-    ):
-        assert process.stderr is not None
-        last = ""
-        for line in process.stderr:
-            print(line, end="", file=sys.stderr, flush=True)
-            last = line if line.lower().startswith("error: ") else last
-        process.wait()
-        printed.seek(0)
-        output = printed.read()
-    if process.returncode not in accepts:
-        error = AssayError(last[len("error: ") :].strip() or f"'assay {' '.join(arguments[:2])}' failed.")
-        error.exit_code = process.returncode
-        raise error
-    return output

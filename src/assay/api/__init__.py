@@ -1,0 +1,20 @@
+"""The public Python API: what the commands do, for scripts and notebooks.
+
+    import assay
+
+    run = assay.train("recipes/sft/digits.yaml", "trainer.epochs=2", workers=2)
+    assert run.audit().verdict == "pass"
+    losses = run.curve("loss").values
+    assay.compare("baseline-1129", run)
+
+Runs are those of the home in `$ASSAY_HOME`, by default `runs/`. What computes is a command in a process of its own, so
+that signals, threads and crashes of a run do not touch the caller. Facts are the objects behind `--json`, whose fields
+docs/json.md explains. Wrong input raises `AssayError` with the sentence that the command would print.
+"""
+
+from assay.api.report import Report
+from assay.api.runs import Run, compare, overview, run, runs, train
+from assay.base.errors import AssayError
+from assay.store.metrics.curves import Curve
+
+__all__ = ["AssayError", "Curve", "Report", "Run", "compare", "overview", "run", "runs", "train"]

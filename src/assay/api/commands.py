@@ -1,0 +1,43 @@
+"""Commands of assay in processes of their own."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.base.errors import AssayError
+
+
+def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
+    """Run a command of assay and return its output; its progress stays on stderr, and its error is raised."""
+    command = [sys.executable, "-m", "assay", *arguments, *(["--json"] if is_json else [])]
+    # A file: a pipe that is read only once the progress has ended would fill up, and stop the command.
+    with (
+        tempfile.TemporaryFile("w+") as printed,
+        subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        last = ""
+        for line in process.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            last = line if line.lower().startswith("error: ") else last
+        process.wait()
+        printed.seek(0)
+        output = printed.read()
+    if process.returncode not in accepts:
+        error = AssayError(last[len("error: ") :].strip() or f"'assay {' '.join(arguments[:2])}' failed.")
+        error.exit_code = process.returncode
+        raise error
+    return output
+
+
+def start_training(arguments: Sequence[str], workers: int | str, options: Mapping[str, Any]) -> str:
+    """Run `assay train` and return the run's id."""
+    flags = [f"--workers={workers}"]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        flags += [option] if value is True else [] if value in (None, False) else [f"{option}={value}"]
+    started = json.loads(run_command("train", *arguments, *flags))
+    return str(started["run_id"])
