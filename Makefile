@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo image test test-slow test-ray test-spark test-sinks test-cookbook test-vllm test-triton check format soak mutants agreement bench clean
+.PHONY: demo image test test-slow test-ray test-spark test-sinks test-cookbook test-hosts test-vllm test-triton check format site soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,9 @@ soak: $(VENV)/.installed .venv-ray/.installed .venv-spark/.installed  ## hundred
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),ray .venv-ray/bin/python -m pytest -m soak tests/integration/test_ray.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),spark .venv-spark/bin/python -m pytest -m soak tests/integration/test_spark.py
 
+site: $(VENV)/.installed  ## the documentation and the reference of `import assay` as pages, in build/site
+	$(BIN)/mkdocs build --strict
+
 mutants: $(VENV)/.installed  ## planted mistakes that the quick tests must notice
 	$(BIN)/pytest -n 2 -m '' tests/mutants
 
@@ -75,6 +78,13 @@ test-sinks: .venv-sinks/.installed  ## metrics in MLflow, W&B and trackio, whose
 
 test-cookbook: .venv-cookbook/.installed  ## recipes of tinker-cookbook, unchanged, on our server
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),cookbook .venv-cookbook/bin/python -m pytest -m slow tests/integration/test_cookbook.py
+
+.venv-hosts/.installed: $(VENV)/.installed requirements-hosts.txt
+	$(call on_top_of_ours,.venv-hosts,--no-deps -r requirements-hosts.txt)
+	touch $@
+
+test-hosts: .venv-hosts/.installed  ## assay's parts inside TRL, Lightning, Ray Train and others
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),hosts .venv-hosts/bin/python -m pytest -m 'not soak' tests/hosts
 
 .venv-vllm/.installed: $(VENV)/.installed requirements-vllm.txt
 	$(call on_top_of_ours,.venv-vllm,--no-deps -r requirements-vllm.txt)
@@ -129,4 +139,4 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	.venv-sinks/bin/python benchmarks/dashboard.py
 
 clean:
-	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-cookbook .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-ray .venv-spark .venv-sinks .venv-cookbook .venv-hosts .venv-vllm .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build

@@ -175,7 +175,10 @@ def test_every_example_is_a_command_that_there_is(example: str, monkeypatch: pyt
 
 
 def test_decisions_are_numbered_without_holes() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text().splitlines()[4:]
     assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
     for number, path in enumerate(decisions, 1):
-        assert path.read_text().startswith(f"# {number}. "), path.name
+        title = path.read_text().splitlines()[0]
+        assert title.startswith(f"# {number}. ")
+        assert listed[number - 1] == f"{number}. [{title.partition('. ')[2]}]({path.name})"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import assay
 from assay.records.run import Attempt
@@ -79,3 +80,29 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
         run.curve("los")
     with pytest.raises(assay.AssayError, match="No such option"):
         assay.train(str(recipe), wokers=2)
+
+
+def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Path, recipe: Path) -> None:
+    first = assay.Recipe.new(tiny_dataset, epochs=1, name="first").changed("loader.lanes=4", "trainer.max_steps=8")
+    assert first.resolved()["trainer"]["max_steps"] == 8 and "max_steps" not in assay.Recipe.new(tiny_dataset).values
+    first.save(recipe.parent / "known-good.yaml")
+    tree = {
+        "name": "small", "question": "Does a far higher learning rate help?", "recipe": "known-good.yaml",
+        "candidates": [{"name": "faster", "patch": {"trainer.optimizer.learning_rate": 0.02}}],
+        "seeds": 2, "budget_device_hours": 1,
+        "benchmarks": [{"type": "predictions", "name": "likelihood", "score": "log_likelihood"}],
+        "rule": {"primary": ["likelihood"], "least_effect": 0.02},
+    }  # fmt: skip
+    file = recipe.parent / "campaign.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    with pytest.raises(assay.AssayError, match="no such campaign; there is none"):
+        assay.Campaign("small")
+    campaign = assay.decide(file, "question=Does it?")
+    assert campaign.recommendations.keys() == {"faster"} and len(campaign.runs) == 4
+    assert all(run.audit().verdict == "pass" for run in campaign.runs)
+    again = assay.Campaign("small").decide_again()
+    assert again.recommendations == campaign.recommendations
+    assert again.memo().facts.question == "Does it?" and "faster" in str(again.memo())
+    assert "<iframe" in again._repr_html_()
+    with pytest.raises(assay.AssayError, match=r"trainer\.epoch: no such key\. Perhaps you meant 'trainer\.epochs'"):
+        first.changed("trainer.epoch=2")

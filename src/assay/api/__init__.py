@@ -12,9 +12,25 @@ that signals, threads and crashes of a run do not touch the caller. Facts are th
 docs/json.md explains. Wrong input raises `AssayError` with the sentence that the command would print.
 """
 
+from assay.api.campaigns import Campaign, decide
+from assay.api.comparing import compare, overview
+from assay.api.recipes import Recipe
 from assay.api.report import Report
-from assay.api.runs import Run, compare, overview, run, runs, train
+from assay.api.training import Run, run, runs, train
 from assay.base.errors import AssayError
 from assay.store.metrics.curves import Curve
 
-__all__ = ["AssayError", "Curve", "Report", "Run", "compare", "overview", "run", "runs", "train"]
+__all__ = [
+    "AssayError",
+    "Campaign",
+    "Curve",
+    "Recipe",
+    "Report",
+    "Run",
+    "compare",
+    "decide",
+    "overview",
+    "run",
+    "runs",
+    "train",
+]

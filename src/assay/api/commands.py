@@ -35,9 +35,14 @@ def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = 
 
 def start_training(arguments: Sequence[str], workers: int | str, options: Mapping[str, Any]) -> str:
     """Run `assay train` and return the run's id."""
-    flags = [f"--workers={workers}"]
+    started = json.loads(run_command("train", *arguments, f"--workers={workers}", *flags_of(options)))
+    return str(started["run_id"])
+
+
+def flags_of(options: Mapping[str, Any]) -> list[str]:
+    """Return options of Python as those of a command: `run_id="first"` as `--run-id=first`."""
+    flags = []
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         flags += [option] if value is True else [] if value in (None, False) else [f"{option}={value}"]
-    started = json.loads(run_command("train", *arguments, *flags))
-    return str(started["run_id"])
+    return flags

@@ -19,6 +19,7 @@ class Report(Generic[FactsT]):
     def __init__(self, facts: FactsT, document: Document) -> None:
         """`document`: the same facts in words."""
         self.facts = facts
+        """What the report says, with the fields of `--json`."""
         self._document = document
 
     def __str__(self) -> str:
@@ -35,7 +36,7 @@ class Report(Generic[FactsT]):
         return f'<iframe srcdoc="{page}" style="width: 100%; height: {FRAME_PIXELS}px; border: 0"></iframe>'
 
     def save(self, file: str | Path) -> Path:
-        """Write the report as an HTML page that needs nothing beside it; return its path."""
+        """Write the report to `file`, an HTML page that needs nothing beside it, and return its path."""
         from assay.reporting.documents.render import render_document, write_file
 
         write_file(Path(file), render_document(self._document))

@@ -92,11 +92,16 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values, found {kind_text(values)}.")
     origins = {key: str(path) for key, _ in dotted_leaves(values)}
+    return with_overrides(LoadedConfig(values, origins, dict(_lines(node))), overrides)
+
+
+def with_overrides(loaded: LoadedConfig, overrides: Sequence[str]) -> LoadedConfig:
+    """Set `a.b=value` overrides in a configuration, and return it."""
     for override in overrides:
         key, value = parse_override(override)
-        set_dotted(values, key, value, where="in the file")
-        origins[key] = COMMAND_LINE
-    return LoadedConfig(values, origins, dict(_lines(node)))
+        set_dotted(loaded.values, key, value, where="in the file")
+        loaded.origins[key] = COMMAND_LINE
+    return loaded
 
 
 def unreadable_yaml(path: Path, error: Exception) -> ConfigError:

@@ -106,7 +106,7 @@ PRINTED = (
     ),
     Printed(
         "assay data show",
-        "the keys of a [dataset manifest](#dataset-manifest) and, as `order`, null where it could not be "
+        "the keys of a [dataset manifest](#datasetmanifest) and, as `order`, null where it could not be "
         "measured, one object",
         OrderView,
     ),
@@ -268,7 +268,7 @@ def _type(annotation: Any, shared: Mapping[Any, str], metadata: Sequence[Any] = 
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _link(annotation)
     if origin is tuple and Ellipsis not in parts:
-        return f"[{', '.join(_type(part, shared) for part in parts)}]"
+        return f"\\[{', '.join(_type(part, shared) for part in parts)}\\]"
     if origin in (tuple, list, Sequence):
         return f"{_type(parts[0], shared)}[]"
     if origin in (dict, Mapping):

@@ -1,14 +1,13 @@
-"""Runs, and what is done with one or several of them."""
+"""Runs: train one, find those on record, go on with one."""
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from assay.api.commands import run_command, start_training
+from assay.api.recipes import Recipe
 from assay.api.report import Report
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
@@ -17,8 +16,6 @@ from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.replay import ReplayReport
 from assay.records.run import AT_WORK, RunStatus
-from assay.records.triage_overview import TriageOverview
-from assay.reporting.views.comparison import ComparisonView
 from assay.reporting.views.runs.run import RunView
 from assay.store.metrics.curves import Curve
 
@@ -32,7 +29,9 @@ class Run:
         """`run_id`: its id or the beginning of it. Raises `AssayError` if there is no such run."""
         self._home = current_home()
         self.id = self._home.meant_run(run_id)
+        """Its whole id."""
         self.folder = self._home.run_dir(self.id)
+        """Where its records are; never change them."""
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
@@ -97,17 +96,26 @@ class Run:
             return ledger.benchmark_results(self.id)
 
     def export(self, folder: str | Path, *, step: int | None = None) -> Path:
-        """Write the model of a commit, by default the last one, to a new folder that transformers loads."""
+        """Write the model of a commit to a new folder that transformers loads, and return the folder.
+
+        `folder`: must not exist. `step`: of the commit, by default the last one.
+        """
         run_command("runs", "export", self.id, f"--out={folder}", *([] if step is None else [f"--step={step}"]))
         return Path(folder)
 
     def resume(self, *, workers: int | str = 1, **options: Any) -> "Run":
-        """Continue from the last commit, on any number of workers; options as in `train`."""
+        """Continue from the last commit, on any number of workers; return the run when it has ended.
+
+        `workers` and `options`: as in `train`.
+        """
         start_training([f"--resume={self.id}"], workers, options)
         return self
 
     def fork(self, *overrides: str, step: int | None = None, workers: int | str = 1, **options: Any) -> "Run":
-        """Train on from a commit, by default the last one, as a new run with a changed recipe; see `train`."""
+        """Train on from a commit, as a new run with a changed recipe; return it when it has ended.
+
+        `overrides`, `workers` and `options`: as in `train`. `step`: of the commit, by default the last one.
+        """
         commit = self.id if step is None else f"{self.id}@{step}"
         return Run(start_training([f"--from={commit}", *overrides], workers, options))
 
@@ -125,18 +133,20 @@ class Run:
         return self
 
 
-def train(recipe: str | Path | Mapping[str, Any], *overrides: str, workers: int | str = 1, **options: Any) -> Run:
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe, *overrides: str, workers: int | str = 1, **options: Any
+) -> Run:
     """Train a recipe, then evaluate and audit it; return the run when it has ended.
 
-    `recipe`: a YAML file, or its values. `overrides`: such as `trainer.epochs=2`. `workers`: a number, or `"2..4"`.
-    `options`: those of `assay train` with underscores, such as `run_id="first"`; with `on="background"` or a
+    `recipe`: a YAML file, its values, or a `Recipe`. `overrides`: such as `trainer.epochs=2`. `workers`: a number, or
+    `"2..4"`. `options`: those of `assay train` with underscores, such as `run_id="first"`; with `on="background"` or a
     scheduler, the run is returned once it is launched. Raises `AssayError` if the recipe is wrong or the run fails.
     """
-    if not isinstance(recipe, Mapping):
+    if isinstance(recipe, str | Path):
         return Run(start_training([str(recipe), *overrides], workers, options))
+    checked = recipe if isinstance(recipe, Recipe) else Recipe(recipe)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "recipe.yaml"
-        file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
+        file = checked.save(Path(folder) / "recipe.yaml")
         return Run(start_training([str(file), *overrides], workers, options))
 
 
@@ -153,41 +163,8 @@ def runs() -> list[Run]:
 
 
 def run(run_id: str) -> Run:
-    """Return a run, by its id or the beginning of it."""
-    return Run(run_id)
+    """Return a run on record.
 
-
-def compare(
-    baseline: str | Run, *candidates: str | Run, allowed_loss: float | None = None
-) -> Report[tuple[ComparisonView, ...]]:
-    """Compare candidates with a baseline on the same validation rows, with intervals; record the comparisons.
-
-    `allowed_loss`: the largest loss of the metric, in its unit, that the interval of a passing candidate may include.
+    `run_id`: its id or the beginning of it. Raises `AssayError` if there is no such run, or several.
     """
-    from assay.reporting.documents.comparison import comparison_document
-    from assay.reporting.views.comparison import comparison_page
-
-    if not candidates:
-        raise ConfigError("compare needs a candidate: assay.compare(BASELINE, CANDIDATE, ...).")
-    home, run_ids = current_home(), _ids([baseline, *candidates])
-    with ledger_with_runs(home, *run_ids) as ledger:
-        page = comparison_page(ledger, run_ids[0], run_ids[1:], allowed_loss=allowed_loss)
-    return Report(tuple(candidate.compared for candidate in page.candidates), comparison_document(page))
-
-
-def overview(*selected: str | Run) -> Report[TriageOverview]:
-    """Return what `assay triage` shows: what happened to a few runs, or what costs most of all runs on record."""
-    from assay.reporting.documents.triage import fleet_document
-    from assay.reporting.views.runs.run import run_view
-    from assay.triage.overview import triage_ledger
-
-    run_ids = _ids(selected)
-    with ledger_with_runs(current_home(), *run_ids) as ledger:
-        fleet = triage_ledger(ledger, run_ids)
-        shown = [run_view(ledger, run_id) for run_id in fleet.overview.run_ids]
-    return Report(fleet.overview, fleet_document(fleet, shown, created_s=SystemClock().now_s()))
-
-
-def _ids(selected: Sequence[str | Run]) -> list[str]:
-    home = current_home()
-    return [one.id if isinstance(one, Run) else home.meant_run(one) for one in selected]
+    return Run(run_id)
