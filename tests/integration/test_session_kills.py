@@ -1,24 +1,38 @@
-"""Kill -9 of server and worker during loops of the official SDK: the client sees what it sees undisturbed."""
+"""Kill -9 of server, worker and ranks during loops of the official SDK, with another number of ranks at each restart.
+
+The client sees what it sees undisturbed, weights and moments have the same bits, and each request stands once in the
+log.
+"""
 
 import random
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Timer
 
 import pytest
 
+from assay.checks.api.judge import ONCE, REQUESTS, TINKER_LOOPS, Judge
+from assay.checks.api.proxy import Fault
 from full_disk import Disk
-from session_service import SessionService
-from tinker_judge.judge import LOOPS, ONCE, PATHS, Judge, table
-from tinker_judge.proxy import Fault
+from session_service import WORLD_SIZES, Commands, SessionService
 
 DAY_S = 86_400.0
 FULL_S = 3.0
 """How long a disk is full."""
+LATEST_S = 0.3
+"""Longest time from the arrival of a request to a kill at random."""
 FIVE_KILLS = {
     "sft": [Fault("kill worker", "optim_step", 3), Fault("kill server", "forward_backward", 5, is_acknowledged=True)],
     "rl": [Fault("kill worker", "asample", 3), Fault("kill server", "save_weights_for_sampler", 4)],
-    "dpo": [Fault("kill both", "optim_step", 2)],
+    "dpo": [Fault("kill both", "optim_step", 2), Fault("kill rank", "forward_backward", 5)],
 }
+RANK_KILLS = {
+    "sft": ["optim_step", "forward_backward"],
+    "rl": ["asample", "save_weights_for_sampler"],
+    "dpo": ["forward_backward"],
+}
+"""Loop -> what a worker executes while it is killed, and then its rank."""
 
 
 def judge_loops(
@@ -31,22 +45,39 @@ def judge_loops(
         "kill worker": service.worker.kill_and_start,
         "kill server": service.server.kill_and_start,
         "kill both": service.kill_all,
+        "kill rank": service.kill_rank,
     }
     with Judge(service.url, base="tiny").sitting({**kills, **(callbacks or {})}) as judge:
         verdicts = [judge(loop, *of_loop) for loop, of_loop in faults.items()]
-    assert [item.verdict for item in verdicts] == ["held"] * len(faults), table(verdicts)
+    assert [item.verdict for item in verdicts] == ["held"] * len(faults), verdicts
     service.stop()
-    states = [str(state) for state in service.newest_states()]
-    assert sorted(states) == sorted([*{*states}] * 2) and len(states) == 2 * len(faults), states
+    for found in (service.newest_states(), service.requests()):
+        texts = [str(sorted(of_session.items())) for of_session in found]
+        assert sorted(texts) == sorted([*{*texts}] * 2) and len(texts) == 2 * len(faults), found
+    for audit in service.audits():
+        assert audit.verdict == "pass", audit.problems
 
 
-def test_a_client_cannot_tell_that_server_and_worker_were_killed(session_service) -> None:
+def test_a_client_cannot_tell_that_server_worker_and_rank_were_killed(session_service) -> None:
     judge_loops(session_service, FIVE_KILLS)
-    assert session_service.num_kills == 6
+    assert session_service.num_kills == 7 and len({*session_service.started_sizes}) == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("nursery")
+@pytest.mark.parametrize("loop", RANK_KILLS)
+def test_commands_as_a_user_starts_them_are_killed_likewise(loop, requires, tmp_path) -> None:
+    service = SessionService(Commands(), tmp_path)
+    faults = [Fault(kind, path, 2) for path in RANK_KILLS[loop] for kind in ("kill worker", "kill rank")]
+    try:
+        judge_loops(service, {loop: faults})
+    finally:
+        service.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", TINKER_LOOPS)
 def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, disk: Disk, tmp_path) -> None:
     service = SessionService(nursery, tmp_path, disk.folder / "home")
 
@@ -59,7 +90,7 @@ def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, 
         "clocks back": lambda: service.set_clocks(-DAY_S),
         "disk full": fill_disk,
     }
-    paths = PATHS[loop]
+    paths = REQUESTS[loop]
     faults = [
         Fault("clocks ahead", "optim_step", 1),
         Fault("clocks back", "forward_backward", 3, is_acknowledged=True),
@@ -76,13 +107,54 @@ def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(20))
-def test_a_hundred_kills_at_random(session_service, seed) -> None:
+def test_a_hundred_kills_at_random(nursery, seed, tmp_path) -> None:
+    service = SessionService(nursery, tmp_path, world_sizes=sizes_at_random(seed))
+    try:
+        judge_loops(service, *faults_at_random(service, seed))
+    finally:
+        service.stop()
+    assert service.num_kills >= 5
+
+
+def sizes_at_random(seed: int) -> list[int]:
+    """Draw numbers of ranks, no two alike in succession."""
+    draw, sizes = random.Random(seed), [1]
+    while len(sizes) < 20:
+        sizes.append(draw.choice([size for size in WORLD_SIZES if size != sizes[-1]]))
+    return sizes
+
+
+def faults_at_random(
+    service: SessionService, seed: int
+) -> tuple[dict[str, list[Fault]], dict[str, Callable[[], None]]]:
+    """Draw five kills in one loop, each at some time after a request of it."""
     draw = random.Random(seed)
-    loop, faults = LOOPS[seed % len(LOOPS)], dict[tuple[str, int], Fault]()
+    loop, faults, callbacks = (
+        TINKER_LOOPS[seed % len(TINKER_LOOPS)],
+        dict[tuple[str, int], Fault](),
+        dict[str, Callable[[], None]](),
+    )
+    kills = {
+        "worker": service.worker.kill_and_start,
+        "server": service.server.kill_and_start,
+        "both": service.kill_all,
+        # A request fails once three executions of it ended a rank, so no more than two are killed.
+        "first rank": partial(service.kill_rank, 0),
+        "last rank": service.kill_rank,
+    }
     while len(faults) < 5:
-        path = draw.choice(PATHS[loop])
+        path = draw.choice(REQUESTS[loop])
         number = 1 if path in ONCE else draw.randint(1, 4)
-        kind = draw.choice(["kill worker", "kill server", "kill both"])
-        faults[path, number] = Fault(kind, path, number, is_acknowledged=draw.random() < 0.5)
-    judge_loops(session_service, {loop: [*faults.values()]})
-    assert session_service.num_kills >= 5
+        if (path, number) in faults:
+            continue
+        name = draw.choice([*kills])
+        callbacks[f"{len(faults)}: {name}"] = partial(kill_later, draw.uniform(0, LATEST_S), kills[name])
+        faults[path, number] = Fault(f"{len(faults)}: {name}", path, number, is_acknowledged=draw.random() < 0.5)
+        if "rank" in name:
+            del kills[name]
+    return {loop: [*faults.values()]}, callbacks
+
+
+def kill_later(after_s: float, kill: Callable[[], None]) -> None:
+    time.sleep(after_s)
+    kill()
