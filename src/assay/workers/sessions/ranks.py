@@ -28,6 +28,8 @@ from assay.workers.sessions.rank_models import RankModels, Returned
 
 EXIT_S = 1.0
 """How long a rank that has closed its pipe may take to exit."""
+MAX_STARTS = 3
+"""The worker ends if so many starts in a row ended before all ranks had joined each other."""
 
 
 class RanksLostError(AssayError):
@@ -55,7 +57,19 @@ class SessionRanks:
         self._folder.cleanup()
 
     def start(self) -> None:
-        """Start ranks in place of earlier ones. Raises `TrainingError` if one cannot join the others."""
+        """Start ranks in place of earlier ones. Raises `TrainingError` if they cannot join each other."""
+        lost: RanksLostError | None = None
+        for _ in range(MAX_STARTS):
+            try:
+                self._start()
+            except RanksLostError as error:
+                lost = error
+            else:
+                return
+        self._folder.cleanup()
+        raise TrainingError(f"sessions cannot be executed here: {lost}") from lost
+
+    def _start(self) -> None:
         self.stop()
         self._num_starts += 1
         rendezvous = f"file://{Path(self._folder.name)}/{self._num_starts}"
@@ -67,11 +81,7 @@ class SessionRanks:
             child_end.close()
             self._processes.append(process)
             self._pipes.append(parent_end)
-        try:
-            self._receive(self._pipes)
-        except RanksLostError as error:
-            self._folder.cleanup()
-            raise TrainingError(f"sessions cannot be executed here: {error}") from error
+        self._receive(self._pipes)
 
     def stop(self) -> None:
         """Kill the ranks: what they hold can be restored."""

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from assay.workers.sessions.base import base_of
 from assay.workers.sessions.handler import SessionHandler
 from assay.workers.sessions.model import MAX_LOSSES
 from assay.workers.sessions.rank_models import RankModels
-from assay.workers.sessions.ranks import RanksLostError, SessionRanks
+from assay.workers.sessions.ranks import MAX_STARTS, RanksLostError, SessionRanks
 from served import TALKING
 from session_datums import ADAM
 from session_requests import MODEL, RequestedSession
@@ -147,6 +148,20 @@ def test_an_unexpected_error_ends_ranks_that_may_wait_for_each_other(ranks: tupl
             of_worker.call(RankModels.free, MODEL.session_id)
         of_worker.start()
     of_worker.call(RankModels.free, MODEL.session_id)
+
+
+class KilledAtStart(SessionRanks):
+    """Ranks the last of which is killed in the first starts."""
+
+    def _receive(self, pipes: Sequence[Connection]) -> list[Any]:
+        if self._num_starts < MAX_STARTS:
+            os.kill(self._processes[-1].pid or 0, signal.SIGKILL)
+        return super()._receive(pipes)
+
+
+def test_a_rank_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    with KilledAtStart(str(tmp_path), 2) as ranks:
+        ranks.call(RankModels.free, MODEL.session_id)
 
 
 def test_ranks_that_cannot_start_say_so() -> None:
