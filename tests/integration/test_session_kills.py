@@ -12,10 +12,10 @@ from threading import Timer
 
 import pytest
 
-from assay.checks.api.judge import ONCE, REQUESTS, TINKER_LOOPS, Judge
-from assay.checks.api.proxy import Fault
 from full_disk import Disk
 from session_service import WORLD_SIZES, Commands, SessionService
+from tinker_judge.judge import LOOPS, ONCE, PATHS, Judge, table
+from tinker_judge.proxy import Fault
 
 DAY_S = 86_400.0
 FULL_S = 3.0
@@ -49,7 +49,7 @@ def judge_loops(
     }
     with Judge(service.url, base="tiny").sitting({**kills, **(callbacks or {})}) as judge:
         verdicts = [judge(loop, *of_loop) for loop, of_loop in faults.items()]
-    assert [item.verdict for item in verdicts] == ["held"] * len(faults), verdicts
+    assert [item.verdict for item in verdicts] == ["held"] * len(faults), table(verdicts)
     service.stop()
     for found in (service.newest_states(), service.requests()):
         texts = [str(sorted(of_session.items())) for of_session in found]
@@ -77,7 +77,7 @@ def test_commands_as_a_user_starts_them_are_killed_likewise(loop, requires, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", TINKER_LOOPS)
+@pytest.mark.parametrize("loop", LOOPS)
 def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, disk: Disk, tmp_path) -> None:
     service = SessionService(nursery, tmp_path, disk.folder / "home")
 
@@ -90,7 +90,7 @@ def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, 
         "clocks back": lambda: service.set_clocks(-DAY_S),
         "disk full": fill_disk,
     }
-    paths = REQUESTS[loop]
+    paths = PATHS[loop]
     faults = [
         Fault("clocks ahead", "optim_step", 1),
         Fault("clocks back", "forward_backward", 3, is_acknowledged=True),
@@ -130,7 +130,7 @@ def faults_at_random(
     """Draw five kills in one loop, each at some time after a request of it."""
     draw = random.Random(seed)
     loop, faults, callbacks = (
-        TINKER_LOOPS[seed % len(TINKER_LOOPS)],
+        LOOPS[seed % len(LOOPS)],
         dict[tuple[str, int], Fault](),
         dict[str, Callable[[], None]](),
     )
@@ -143,7 +143,7 @@ def faults_at_random(
         "last rank": service.kill_rank,
     }
     while len(faults) < 5:
-        path = draw.choice(REQUESTS[loop])
+        path = draw.choice(PATHS[loop])
         number = 1 if path in ONCE else draw.randint(1, 4)
         if (path, number) in faults:
             continue
