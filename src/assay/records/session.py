@@ -75,12 +75,12 @@ class SessionCheckpointDeleted(Record):
 
 
 class SessionFinished(Record):
-    """The client closed the session, which accepts no further requests."""
+    """The client closed the session, or was not heard for days. No further requests are accepted."""
 
     type: Literal["finished"] = "finished"
     at_s: float
     status: str
-    """As the client reported it: success, errored or interrupted."""
+    """As the client reported it: success, errored or interrupted; or silent."""
 
 
 class SessionCharged(Record):

@@ -35,13 +35,21 @@ DAY_S = 86_400.0
     help="Seconds of silence after which another worker takes over.",
 )
 @click.option(
+    "--silent-days",
+    type=click.FloatRange(min=0.1),
+    default=7.0,
+    help="Days without a sign of its client after which a session counts as finished.",
+)
+@click.option(
     "--keep-days",
     type=click.FloatRange(min=0),
     default=30.0,
     help="Days after which requests and unnamed states of finished sessions are removed.",
 )
 @log_format_option
-def sessions(workers: Workers, commit_after_s: float, interval_s: float, lease_s: float, keep_days: float) -> None:
+def sessions(
+    workers: Workers, commit_after_s: float, interval_s: float, lease_s: float, silent_days: float, keep_days: float
+) -> None:
     """Train and sample the sessions of the Tinker API in $ASSAY_HOME/api on this machine, until stopped.
 
     A session is executed by one such process at a time, on all of its ranks. Process and ranks may be killed at any
@@ -59,6 +67,7 @@ def sessions(workers: Workers, commit_after_s: float, interval_s: float, lease_s
         commit_after_s=commit_after_s,
         lease_s=lease_s,
         interval_s=interval_s,
+        silent_s=DAY_S * silent_days,
         keep_s=DAY_S * keep_days,
         notify=lambda text: click.echo(text, err=True),
     )

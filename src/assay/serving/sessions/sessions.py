@@ -4,6 +4,7 @@
     session-data/ID/sampler/3              a sampler
     session-data/ID/train|sample/...       requests and results (`request_log`)
     session-data/ID/lease-0001.json ...    the worker that executes the session
+    session-data/ID/heard                  when the client was heard, renewed every `HEARD_S`
 
     retained/session/ID                    a finished session that may hold what no client can name
 
@@ -11,10 +12,12 @@ A session's work marker (`ResourceRepository.open`) is written at its creation. 
 is finished and every request has a result.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from assay.base.clock import Clock
 from assay.records.session import (
     SESSION_ENTRIES,
     CheckpointType,
@@ -38,8 +41,11 @@ from assay.serving.sessions.request_log import (
     read_target_id,
 )
 from assay.store.leases import leases
+from assay.store.objects import ObjectStore
 
 SCHEME = "tinker://"
+HEARD_S = 300.0
+"""The SDK sends a heartbeat every ten seconds; a time is written at most this often."""
 _RETAINED = "retained/session/"
 _TYPES: dict[str, CheckpointType] = {"weights": "training", "sampler_weights": "sampler"}
 _SEGMENTS = {checkpoint_type: segment for segment, checkpoint_type in _TYPES.items()}
@@ -124,6 +130,11 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
     title, param, id_field = "session", "session_id", "session_id"
     tracks_open = True
 
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        super().__init__(store, clock)
+        self._noted_s: dict[str, float] = {}
+        """Session -> the time that `note_heard` wrote last."""
+
     def requests(self, target: TargetId) -> RequestLog:
         """Return the request log of a model or sampler."""
         return RequestLog(self.store, target)
@@ -195,6 +206,18 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         mark_charged(self.store, state.created.project, session_id, charge)
         self.change(session_id, lambda _: charge)
 
+    def note_heard(self, session_id: str) -> None:
+        """Record that the client of a session lives."""
+        now_s = self._clock.now_s()
+        if abs(now_s - self._noted_s.get(session_id, -math.inf)) >= HEARD_S:
+            self.store.put(_heard_key(session_id), str(now_s).encode())
+            self._noted_s[session_id] = now_s
+
+    def heard_s(self, session_id: str) -> float | None:
+        """Return when the client of a session was heard last, by the server's clock; None if that is not on record."""
+        key = _heard_key(session_id)
+        return float(self.store.get(key)) if self.store.exists(key) else None
+
     def finish(self, session_id: str, status: str) -> None:
         """Accept no further requests; idempotent, the first status stands."""
         finished = SessionFinished(at_s=self._clock.now_s(), status=status)
@@ -216,6 +239,10 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
     def retained_ids(self) -> list[str]:
         """Return the sessions that `retain` noted."""
         return [item.key.removeprefix(_RETAINED) for item in self.store.list(_RETAINED)]
+
+
+def _heard_key(session_id: str) -> str:
+    return f"{data_folder(session_id)}/heard"
 
 
 def _sampler_key(session_id: str, index: int) -> str:

@@ -64,8 +64,9 @@ def missing_worker(app: AppState) -> str | None:
 
 
 def heartbeat(call: TinkerCall) -> dict[str, Any]:
-    """Tell the client whether its session is open."""
+    """Tell the client whether its session is open, and note that the client lives."""
     _open_session(call, call.body.session_id)
+    call.app.sessions.note_heard(call.body.session_id)
     return {"type": "session_heartbeat"}
 
 
@@ -161,6 +162,7 @@ def acknowledge(
         raise _finished(target.session_id)
     body = canonical_json(call.tree).encode() if data is None else data
     log.append(seq_id, kind, content_type, body, now_s=call.app.clock.now_s())
+    sessions.note_heard(target.session_id)
     return future_of(RequestId(target, seq_id))
 
 

@@ -26,13 +26,13 @@ from assay.workers.fine_tuning.budgets import Budgets
 from assay.workers.sessions.handler import SessionHandler
 from assay.workers.sessions.model import SessionTools
 from assay.workers.sessions.ranks import SessionRanks
-from assay.workers.sessions.retention import remove_unnamed
+from assay.workers.sessions.retention import finish_silent, remove_unnamed
 
 SHORTEST_WAIT_S = 0.01
 """Between two looks for requests just after one; the wait grows to `interval_s` while there are none."""
 
-CLEANING_S = 3600.0
-"""Between two looks for finished sessions from which something is removed."""
+CLEANING_S = 900.0
+"""Between two looks for sessions to finish, and for finished ones from which something is removed."""
 
 
 def run_sessions(
@@ -42,6 +42,7 @@ def run_sessions(
     commit_after_s: float,
     lease_s: float,
     interval_s: float,
+    silent_s: float,
     keep_s: float,
     notify: Callable[[str], None],
 ) -> None:
@@ -49,7 +50,8 @@ def run_sessions(
 
     `workers`: ranks, which share the lanes of each request. `commit_after_s`: see `SessionTools`. `lease_s`: another
     worker may take the sessions of a silent one after this. `interval_s`: longest time between two looks for requests.
-    `keep_s`: time after the end of a session until `remove_unnamed`.
+    `silent_s`: time after the last sign of a client until `finish_silent`. `keep_s`: time after the end of a session
+    until `remove_unnamed`.
     """
     if find_spec("peft") is None:
         raise ConfigError("'assay serve sessions' trains adapters and needs PEFT: pip install 'assay[lora]'.")
@@ -67,12 +69,13 @@ def run_sessions(
         worker = LeasedWorker(store, [handler], name=name, clock=clock, term_s=lease_s, notify=notify)
         notify(f"executing sessions of {home.api} on {number_of(world_size, 'rank')}")
         registration = WorkerRegistration(store, clock, name=name, slots=1, folder=SESSION_WORKERS)
-        wait_s, cleans_s = SHORTEST_WAIT_S, 0.0
+        wait_s, cleans_s, heard = SHORTEST_WAIT_S, 0.0, dict[str, float]()
         while not is_over.is_set():
             try:
                 registration.renew()
                 worker.poll()
                 if clock.monotonic_s() >= cleans_s:
+                    heard = finish_silent(sessions, heard, heard_before_s=clock.now_s() - silent_s)
                     remove_unnamed(sessions, finished_before_s=clock.now_s() - keep_s)
                     cleans_s = clock.monotonic_s() + CLEANING_S
             except StoreError as error:

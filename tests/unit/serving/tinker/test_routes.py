@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from assay.serving.openai.app_state import AppState
 from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistration
+from assay.serving.sessions.sessions import HEARD_S
 from assay.serving.tinker import app as tinker_app
 from assay.serving.tinker import futures
 from assay.serving.tinker.messages import new_message
@@ -271,6 +272,20 @@ def test_another_project_sees_nothing(app: AppState) -> None:
         assert http.delete(f"training_runs/{model_id}/checkpoints/weights/a").status_code == 404
     with tinker_http(app, **{"x-api-key": "tml-sk-assay-wrong"}) as http:
         assert http.post("create_session", json={"sdk_version": "0.38.0"}).status_code == 401
+
+
+def test_heartbeats_and_requests_record_when_a_client_was_heard_once_in_a_while(http: TestClient, app: Any) -> None:
+    model_id = new_model(http)
+    session_id, began_s, found = model_id.partition(":")[0], app.clock.at_s, []
+    for after_s in (1.0, HEARD_S - 1, HEARD_S, -HEARD_S):
+        app.clock.at_s = began_s + after_s
+        post(http, "session_heartbeat", session_id=session_id)
+        found.append(app.sessions.heard_s(session_id) - began_s)
+    post(http, "optim_step", model_id=model_id, seq_id=1, adam_params={"learning_rate": 0.1}, type="optim_step")
+    assert found == [0.0, 0.0, HEARD_S, -HEARD_S], "the creation of a model is a sign, and a clock may go back"
+    app.clock.at_s = began_s + 2 * HEARD_S
+    post(http, "optim_step", model_id=model_id, seq_id=2, adam_params={"learning_rate": 0.1}, type="optim_step")
+    assert app.sessions.heard_s(session_id) == began_s + 2 * HEARD_S
 
 
 def test_a_finished_session_answers_repeats_and_accepts_nothing_new(http: TestClient) -> None:

@@ -11,7 +11,7 @@ from assay.serving.sessions.sessions import CheckpointPath
 from assay.store.leased_worker import LeasedWorker
 from assay.workers.sessions.audit import audit_session
 from assay.workers.sessions.handler import SessionHandler
-from assay.workers.sessions.retention import remove_unnamed
+from assay.workers.sessions.retention import finish_silent, remove_unnamed
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession
 
@@ -105,3 +105,29 @@ def test_weights_that_are_saved_again_under_a_name_replace_the_earlier_ones(tmp_
         return [*session.states("training")]
 
     assert on_ranks(1, saved, tmp_path) == [[f"0/training/{6:019d}"]]
+
+
+SILENT_S = 1000.0
+
+
+def test_a_session_is_finished_once_its_client_was_silent_and_a_clock_that_jumps_finishes_none(tmp_path: Path) -> None:
+    session = RequestedSession(tmp_path, num_models=0)
+    heard = dict[str, float]()
+
+    def is_finished(after_s: float) -> bool:
+        session.clock.at_s += after_s
+        nonlocal heard
+        heard = finish_silent(session.sessions, heard, heard_before_s=session.clock.now_s() - SILENT_S)
+        state = session.sessions.state(SESSION)
+        assert state is not None
+        return state.finished is not None
+
+    assert not any(is_finished(after_s) for after_s in (2 * SILENT_S, SILENT_S)), "no sign was recorded until now"
+    for _ in range(3):  # a sign before each look, and then the clock jumps
+        session.sessions.note_heard(SESSION)
+        assert not is_finished(10 * SILENT_S)
+    session.sessions.note_heard(SESSION)
+    assert [is_finished(SILENT_S / 2) for _ in range(3)] == [False, False, True]
+    state = session.sessions.state(SESSION)
+    assert state is not None and state.finished is not None and state.finished.status == "silent"
+    assert heard == {}
