@@ -6,12 +6,27 @@ The names below are the public Python API (docs/python.md). Each is loaded when 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from assay.api import AssayError, Campaign, Curve, Recipe, Report, Run, compare, decide, overview, run, runs, train
+    from assay.api import (
+        AssayError,
+        Campaign,
+        Curve,
+        Dataset,
+        Recipe,
+        Report,
+        Run,
+        compare,
+        decide,
+        overview,
+        run,
+        runs,
+        train,
+    )
 
 __all__ = [
     "AssayError",
     "Campaign",
     "Curve",
+    "Dataset",
     "Recipe",
     "Report",
     "Run",

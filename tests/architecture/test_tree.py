@@ -85,7 +85,10 @@ READS_ENVIRONMENT = {
     "elastic/environment.py": "the scheduler's job and the container's image",
     "workflows/triage.py": "what a process is started with",
     "workflows/run.py": "the compiler of torch.compile",
+    "checks/resume/attempt.py": "what a process is started with",
+    "checks/resume/observer/sitecustomize.py": "what to observe, and the rank that torchrun tells of",
     "trackers/sink.py": "what MLflow needs to take a folder",
+    "torch.py": "the rank that torchrun tells of",
 }
 """Module -> what of the environment is its business."""
 STARTS_A_PROCESS = {

@@ -14,6 +14,7 @@ docs/json.md explains. Wrong input raises `AssayError` with the sentence that th
 
 from assay.api.campaigns import Campaign, decide
 from assay.api.comparing import compare, overview
+from assay.api.datasets import Dataset
 from assay.api.recipes import Recipe
 from assay.api.report import Report
 from assay.api.training import Run, run, runs, train
@@ -24,6 +25,7 @@ __all__ = [
     "AssayError",
     "Campaign",
     "Curve",
+    "Dataset",
     "Recipe",
     "Report",
     "Run",

@@ -40,9 +40,10 @@ def start_training(arguments: Sequence[str], workers: int | str, options: Mappin
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """Return options of Python as those of a command: `run_id="first"` as `--run-id=first`."""
+    """Return options of Python as those of a command: `run_id="first"` as `--run-id=first`; each of a list."""
     flags = []
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
-        flags += [option] if value is True else [] if value in (None, False) else [f"{option}={value}"]
+        for one in value if isinstance(value, list | tuple) else [value]:
+            flags += [option] if one is True else [] if one in (None, False) else [f"{option}={one}"]
     return flags
