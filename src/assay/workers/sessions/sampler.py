@@ -110,12 +110,15 @@ class SamplerExecutor:
         model, kind, number = self._saved(target, sampler)
         state = self._sessions.state(model.session_id)
         assert state is not None, f"{target} was created from it"
-        if ModelStates(self._sessions.store, model).has(kind, number):
+        states = ModelStates(self._sessions.store, model)
+        if states.has(kind, number):
+            if kind == "captured":
+                states.note_use(number)
             return _Weights(base_of_model(state.models[model.number]), model, kind, number)
         if self._sessions.requests(model).has_result(number):
             raise DataError(
-                f"{target}: its weights are gone: {KEEP['captured']} newer samplers were captured, or its request "
-                "failed. Save weights under a name to sample from them later."
+                f"{target}: its weights are gone: {KEEP['captured']} other samplers were captured or sampled from "
+                "since, or its request failed. Save weights under a name to sample from them at any time."
             )
         return None
 

@@ -3,7 +3,8 @@
     session-data/ID/train/0/commits/0000000000000000120   before request 120: written by the worker, the newest are kept
     session-data/ID/train/0/training/0000000000000000119  weights and moments that request 119 saved
     session-data/ID/train/0/sampler/0000000000000000117   weights that request 117 saved under a name
-    session-data/ID/train/0/captured/0000000000000000115  weights of a sampler without a name; the newest are kept
+    session-data/ID/train/0/captured/0000000000000000115  weights of a sampler without a name
+    session-data/ID/train/0/used/115                      number of the newest captured ones when they were sampled from
 
 A state is a function of the requests before it, so it does not matter which worker wrote it.
 """
@@ -20,7 +21,8 @@ from assay.store.objects import ObjectStore
 
 StateKind = Literal["commits", "training", "sampler", "captured"]
 KEEP: Mapping[StateKind, int] = {"commits": 2, "captured": 16}
-"""How many of the newest states are kept. If the newest commit is damaged, a restart begins with the one before it."""
+"""How many states are kept: of commits the newest, since a restart begins with the second if the first is damaged; of
+captured ones those that were captured or sampled from last."""
 
 
 class StoredState(NamedTuple):
@@ -43,8 +45,25 @@ class ModelStates:
         header = {"next_seq_id": state.next_seq_id, "sha256": sha256_of_bytes(state.data)}
         self._store.put_if_absent(self.key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
         if kind in KEEP:
-            for older in self.numbers(kind)[: -KEEP[kind]]:
-                self._store.delete(self.key(kind, older))
+            last_uses = self._last_uses() if kind == "captured" else {}
+            numbers = sorted(self.numbers(kind), key=lambda number: last_uses.get(number, number))
+            for least_used in numbers[: -KEEP[kind]]:
+                self._store.delete(self.key(kind, least_used))
+                if least_used in last_uses:
+                    self._store.delete(self._use_key(least_used))
+
+    def note_use(self, number: int) -> None:
+        """Keep captured weights as if they were captured now."""
+        newest = self.numbers("captured")[-1]
+        if self._last_uses().get(number, number) != newest:
+            self._store.put(self._use_key(number), str(newest).encode())
+
+    def _last_uses(self) -> dict[int, int]:
+        keys = [item.key for item in self._store.list(self._use_key(""))]
+        return {int(key.rpartition("/")[2]): int(self._store.get(key)) for key in keys}
+
+    def _use_key(self, number: int | str) -> str:
+        return f"{self._folder}/used/{number}"
 
     def get(self, kind: StateKind, number: int) -> StoredState | None:
         """Return a state, or None if there is none. Raises `DamagedDataError`."""

@@ -137,25 +137,31 @@ def test_stops_replace_the_end_of_text_and_an_empty_list_stops_nothing(tmp_path:
     assert samples[2] == [(tokens[: first + 1], samples[1][0][1][: first + 1], True)]
 
 
-def test_the_newest_samplers_without_a_name_are_kept(tmp_path: Path) -> None:
+def test_the_samplers_without_a_name_that_were_used_last_are_kept(tmp_path: Path) -> None:
     def sampled(ranks: Ranks) -> Any:
         session = RequestedSession(tmp_path)
         session.create()
-        numbers = range(1, KEEP["captured"] + 2)
-        for number in numbers:
+        last = 2 * KEEP["captured"]
+        for number in range(1, last + 1):
             session.send(number, "save_weights_for_sampler", sampling_session_seq_id=number)
+        first, second, *_ = [session.sampler(number, model_index=0, seq_id=number) for number in range(1, last + 1)]
         executor = session.executor(ranks)
-        while executor.execute_next():
-            pass
-        targets = [session.sampler(number, model_index=0, seq_id=number) for number in numbers]
-        for target in targets[:2]:
-            session.sample(target, 1, PROMPT)
+        for number in range(last + 1):
+            executor.execute_next()
+            if number % 5 == 2:
+                session.sample(first, number, PROMPT)
+                execute(session, ranks)
+        session.sample(second, 1, PROMPT)
         execute(session, ranks)
-        return [session.results(target)[1] for target in targets[:2]]
+        return [*session.results(first).values()], session.results(second)[1], [*session.states("captured")]
 
-    [(oldest, retained)] = on_ranks(1, sampled, tmp_path)
-    assert "newer samplers were captured" in json.loads(oldest)["error"]
-    assert len(parse_message("SampleResponse", retained).sequences) == 1
+    [(of_reference, of_unused, kept)] = on_ranks(1, sampled, tmp_path)
+    assert [len(parse_message("SampleResponse", result).sequences) for result in of_reference] == [1] * 7
+    assert "other samplers were captured or sampled from since" in json.loads(of_unused)["error"]
+    assert [int(name.rpartition("/")[2]) for name in kept] == [
+        1,
+        *range(2 + KEEP["captured"], 1 + 2 * KEEP["captured"]),
+    ]
 
 
 def test_a_prompt_that_does_not_fit_fails_alone_and_deleted_weights_are_told(tmp_path: Path) -> None:
