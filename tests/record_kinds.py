@@ -8,15 +8,15 @@ from functools import cache
 import assay
 from assay.records.record import Record
 
-KERNELS = "assay.models.kernels."
-"""Modules that are imported where Triton is installed; they hold no records."""
+WITHOUT_RECORDS = ("assay.models.kernels.", "assay.integrations.lightning")
+"""Modules that are imported where Triton or Lightning is installed; they hold no records."""
 
 
 @cache
 def record_kinds() -> dict[str, type[Record]]:
     """Kind -> its class; an assertion where two classes share a kind."""
     for module in pkgutil.walk_packages(assay.__path__, "assay."):
-        if not module.name.startswith(KERNELS):
+        if not module.name.startswith(WITHOUT_RECORDS):
             importlib.import_module(module.name)
     found: dict[str, type[Record]] = {}
     for record_class in _subclasses(Record):

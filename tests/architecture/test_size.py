@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "assay"
 LINES = {
+    "agents": 250,
     "api": 700,
     "base": 1_700,
     "checks": 1_500,
@@ -20,6 +21,7 @@ LINES = {
     "elastic": 4_450,
     "evals": 3_000,
     "inference": 2_800,
+    "integrations": 900,
     "launchers": 2_950,
     "models": 3_100,
     "planning": 9_150,

@@ -67,10 +67,13 @@ def kind_of(error: BaseException) -> FailureKind:
     return "exception"
 
 
-def signature_of(error: BaseException) -> str:
-    """Return e.g. `ValueError in training.trainer.step.Stepper.step < training.trainer.trainer.Trainer.train`."""
+def signature_of(error: BaseException, *, package: str = OURS) -> str:
+    """Return e.g. `ValueError in training.trainer.step.Stepper.step < training.trainer.trainer.Trainer.train`.
+
+    Only functions of `package` count; an empty text counts all.
+    """
     names = [name for name, _ in groupby(_functions(error.__traceback__))]  # a recursion counts once
-    ours = [name.removeprefix(OURS) for name in names if name.startswith(OURS)]
+    ours = [name.removeprefix(package) for name in names if name.startswith(package)]
     shown = " < ".join(reversed(ours[-NUM_FRAMES:]))
     return f"{type(error).__qualname__} in {shown}" if shown else type(error).__qualname__
 

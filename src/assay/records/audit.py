@@ -41,6 +41,8 @@ class AuditReport(Record):
     """`RUN@STEP`; only later steps are audited."""
     strays: tuple[str, ...] = ()
     """Files that no commit references."""
+    whole_checkpoints: NonNegativeInt | None = None
+    """Another tool's checkpoints that were read and are as recorded; null for a run of our own."""
 
     def replaces(self, recorded: "AuditReport") -> bool:
         """Return whether this report supersedes `recorded`.

@@ -80,6 +80,9 @@ class Commit(Record):
     """A spot check of every rank passed in this step."""
     retires: tuple[str, ...] = ()
     """Folders of earlier commits that may be deleted once this one is visible."""
+    adopted_from: str = ""
+    """Absolute folder of a checkpoint that another tool wrote: `files` are there, `folder` is empty, `weights_digest`
+    is of the weights' files, and nothing proves the rows. Empty for a commit of our own."""
 
     @property
     def is_inherited(self) -> bool:

@@ -25,12 +25,24 @@ DRILL_PREFIX = "drill-"
 """Prefix of recipe names of pilots in drills."""
 
 
-class ImportedFrom(Record):
-    """Where another tracker kept an imported run. Such a run has metrics, but no recipe, commits or attempts."""
+TRAINING_TOOLS = ("accelerate", "lightning", "python", "tinker", "transformers")
+"""Tools whose runs record themselves while they train (`assay.record`); `python` is a loop of the user's own, and
+`tinker` a session of the Tinker API, which its worker records."""
 
-    tool: Literal["mlflow", "neptune", "tensorboard", "trackio", "wandb"]
+
+class ImportedFrom(Record):
+    """The other tool that kept or trained a run. Such a run has metrics, but no recipe and no receipts.
+
+    A run that a training tool recorded also has attempts, device time and the tool's own checkpoints.
+    """
+
+    tool: Literal[
+        "accelerate", "lightning", "mlflow", "neptune", "python", "tensorboard", "tinker", "trackio", "transformers",
+        "wandb",
+    ]  # fmt: skip
     source: str
-    """Absolute path of the folder or database that was read last."""
+    """Absolute path of the folder or database that was read last; of a recorded run, of its script; of a session, of
+    the API's store."""
     tool_run_id: str
     """The run's id in that tool."""
     name: str
@@ -43,7 +55,12 @@ class ImportedFrom(Record):
     started_s: float | None = None
     ended_s: float | None = None
     left_out: tuple[str, ...] = ()
-    """Sentences on what the source holds and the import does not: damaged parts, values that are no numbers."""
+    """Sentences on what is not known here: damaged parts of a source, values that are no numbers; of a recorded run,
+    what its loop does not show."""
+
+    def is_recorded(self) -> bool:
+        """Return whether the training process recorded the run itself."""
+        return self.tool in TRAINING_TOOLS
 
 
 class ForkedFrom(Record):
@@ -84,10 +101,34 @@ class Run(Record):
     folders: dict[str, str] = Field(default_factory=dict)
     """Recipe key -> SHA-256 of the weights and configuration in the checkpoint folder it names, at creation."""
     imported: ImportedFrom | None = None
-    """Set for a run of another tracker: `recipe` then holds its name and parameters, `num_steps` its last step."""
+    """Set for a run of another tool: `recipe` then holds its name and parameters, `num_steps` its last step."""
+
+    def is_recorded(self) -> bool:
+        """Return whether another tool's training process recorded the run."""
+        return self.imported is not None and self.imported.is_recorded()
+
+    def trained_by(self) -> str:
+        """Return the method that trained it, or the other tool."""
+        method = self.recipe.get("method", {})
+        return self.imported.tool if self.imported is not None else str(method.get("type", ""))
+
+    def is_session(self) -> bool:
+        """Return whether the run is a session of the Tinker API, whose client decides on each step."""
+        return self.imported is not None and self.imported.tool == "tinker"
 
     def check_trained_here(self) -> None:
-        """Raise `ConfigError` for an imported run, which has no recipe, dataset, commits and receipts."""
+        """Raise `ConfigError` for a run of another tool, which has no recipe, dataset and receipts."""
+        if self.is_session():
+            raise ConfigError(
+                f"run '{self.run_id}' is a session of the Tinker API: its client decides on each step, so it has no "
+                "recipe, dataset or receipts. 'assay runs show', 'audit', 'replay' and 'export' read its requests."
+            )
+        if self.imported is not None and self.imported.is_recorded():
+            raise ConfigError(
+                f"run '{self.run_id}' was trained by {self.imported.source} ({self.imported.tool}) and recorded. It "
+                "has no recipe, dataset or receipts to train, replay or predict by. A suite can evaluate its "
+                f"checkpoints: 'assay eval work {self.run_id} --suite FILE'."
+            )
         if self.imported is not None:
             raise ConfigError(
                 f"run '{self.run_id}' was imported from {self.imported.tool}: it has metrics and parameters, but no "

@@ -48,7 +48,8 @@ def _readable_attempts(run_dir: Path) -> tuple[list[Attempt], list[str]]:
 def close_abandoned_attempts(
     run: Run, log: CommitLog, successor: Attempt | None = None, *, seen_s: float = 0.0
 ) -> None:
-    """End on paper the attempts before `successor` whose end nobody wrote down: their supervisor died.
+    """End on paper the attempts before `successor` whose end nobody wrote down: their supervisor died, or the process
+    of a recorded run.
 
     All of them, where there is no successor, and none who drives the run; `seen_s`: when somebody else last saw
     that it was driven.
@@ -66,21 +67,48 @@ def close_abandoned_attempts(
         if attempt.ended_s is not None or not is_abandoned:
             continue
         paths = [segment_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size)]
-        signs_s = [read_segment(path).last_at_s() for path in paths if path.exists()]
-        failure = Failure(
-            failure_kind="supervisor_gone",
-            run_id=run.run_id,
-            attempt=attempt.attempt,
-            signature="supervisor gone",
-            text="its supervisor was gone without a word; held until its last sign of life",
-        )
+        segments = [read_segment(path) for path in paths if path.exists()]
+        last_steps = log.summary().last_steps
+        if run.is_recorded():
+            # The tool's checkpoints may be unknown here: the next attempt's first step shows what was kept.
+            steps = [step for segment in segments for step in segment.step_ends.steps.tolist()]
+            last_steps = {attempt.attempt: max([attempt.start_step, *steps])}
+            failure = _process_failure(run, attempt)
+        else:
+            failure = Failure(
+                failure_kind="supervisor_gone",
+                run_id=run.run_id,
+                attempt=attempt.attempt,
+                signature="supervisor gone",
+                text="its supervisor was gone without a word; held until its last sign of life",
+            )
         closed = attempt.model_copy(
             update={
-                "ended_s": max([attempt.started_s, seen_s, *signs_s]),
-                "end_step": log.summary().last_steps.get(attempt.attempt, attempt.start_step),
-                "outcome": "killed",
+                "ended_s": max([attempt.started_s, seen_s, *(segment.last_at_s() for segment in segments)]),
+                "end_step": last_steps.get(attempt.attempt, attempt.start_step),
+                "outcome": "killed" if failure.failure_kind in ("supervisor_gone", "exited") else "failed",
                 "reason": failure.sentence(run.run_dir),
                 "failure": failure,
             }
         )
         save_attempt(Path(run.run_dir), closed)
+
+
+def rank_failure_path(run_dir: Path, attempt: int, rank: int) -> Path:
+    """Return the path at which a rank of a recorded run leaves its failure."""
+    return run_dir / "errors" / f"attempt-{attempt:04d}-rank-{rank:05d}.json"
+
+
+def _process_failure(run: Run, attempt: Attempt) -> Failure:
+    """Return the failure that a rank of a recorded run left, else that its process died without a word."""
+    paths = (rank_failure_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size))
+    left = readable_records(Failure, (path for path in paths if path.is_file()))[0]
+    unexplained = Failure(
+        failure_kind="exited",
+        run_id=run.run_id,
+        attempt=attempt.attempt,
+        rank=0,
+        signature="process gone",
+        text="ended without a word (killed, out of memory or a lost node); held until its last sign of life",
+    )
+    return next((failure for failure in left if failure.failure_kind != "peer_lost"), unexplained)

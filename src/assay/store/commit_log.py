@@ -18,8 +18,10 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
-from assay.base.errors import DataError, FencedError, StoreError
+from assay.base.digest import sha256_of_file
+from assay.base.errors import DataError, FencedError, StoreAwayError, StoreError
 from assay.records.commit import (
     ENTRY_CLASSES,
     AttemptBegan,
@@ -316,6 +318,8 @@ def is_summary(key: str) -> bool:
 
 def first_problem(store: ObjectStore, commit: Commit) -> str | None:
     """Return what is wrong with the first missing or corrupt file of a commit; None if all are intact."""
+    if commit.adopted_from:
+        return _adopted_problem(Path(commit.adopted_from), commit)
     present = {item.key: item.num_bytes for item in store.list(commit.folder + "/")}
     for file in commit.files:
         key = f"{commit.folder}/{file.path}"
@@ -325,6 +329,21 @@ def first_problem(store: ObjectStore, commit: Commit) -> str | None:
             return f"{key} has {present[key]} bytes, the commit says {file.num_bytes}"
         if (digest := _sha256(store, key)) != file.sha256:
             return f"{key} has sha256 {digest[:12]}…, the commit says {file.sha256[:12]}…"
+    return None
+
+
+def _adopted_problem(folder: Path, commit: Commit) -> str | None:
+    for file in commit.files:
+        path = folder / file.path
+        try:
+            num_bytes = path.stat().st_size
+            is_same = num_bytes == file.num_bytes and sha256_of_file(path) == file.sha256
+        except FileNotFoundError:
+            return f"{path} is missing"
+        except OSError as error:
+            raise StoreAwayError(f"{path}: cannot be read: {error.strerror}.") from error
+        if not is_same:
+            return f"{path} changed after it was recorded ({num_bytes:,} bytes, sha256 {file.sha256[:12]}… recorded)"
     return None
 
 

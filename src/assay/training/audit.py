@@ -31,7 +31,7 @@ from assay.records.commit import Commit, CommitQuarantined
 from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
-from assay.training.audit_files import check_files
+from assay.training.audit_files import audit_recorded, check_files
 from assay.training.audit_rollouts import audit_rollout_log
 from assay.training.recipe import recipe_of
 
@@ -95,6 +95,8 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
     Writes nothing but a missing split. If the dataset is missing, only the run's own files are checked, and the
     report says so.
     """
+    if run.is_recorded():
+        return audit_recorded(run, log, weights)
     recipe = recipe_of(run)
     commits = effective_commits(log)
     problems, not_checked, strays = check_files(run, log, commits, weights)

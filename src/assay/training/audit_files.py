@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from assay.base.errors import AssayError, StoreAwayError
-from assay.records.audit import WeightsDepth
+from assay.records.audit import AuditReport, WeightsDepth
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.attempts import attempt_path, unreadable_attempts
@@ -52,6 +52,34 @@ def check_files(
         commits_of = "commit of step" if len(left) == 1 else "commits of steps"
         not_checked.append(f"the weights of the {commits_of} {', '.join(left)} (--deep reads them)")
     return problems, not_checked, list(_strays(log))
+
+
+def audit_recorded(run: Run, log: CommitLog, weights: WeightsDepth) -> AuditReport:
+    """Check the checkpoints that another tool's run recorded. Its rows were not observed, so it never passes."""
+    recorded = log.commits()
+    here = [commit for commit in recorded if Path(commit.adopted_from).exists()]
+    read = {"none": [], "last": here[-1:], "all": here}[weights]
+    found = {commit.step: first_problem(log.store, commit) for commit in read}
+    problems = [f"the checkpoint of step {step} has changed: {problem}" for step, problem in found.items() if problem]
+    not_checked = [f"which rows were trained: {run.imported and run.imported.tool} does not show its loader's rows"]
+    for title, left in (
+        ("was not read (--deep reads all)", [commit for commit in here if commit not in read]),
+        ("is not there any more, which its script may have wanted", [item for item in recorded if item not in here]),
+    ):
+        not_checked += [f"the checkpoint of step {commit.step} {title}: {commit.adopted_from}" for commit in left]
+    return AuditReport(
+        run_id=run.run_id,
+        verdict="fail" if problems else "incomplete",
+        step=recorded[-1].step if recorded else 0,
+        weights=weights,
+        epochs=0,
+        rows_expected=0,
+        rows_trained=sum(commit.rows_trained for commit in recorded),
+        rows_quarantined=0,
+        problems=(*problems, *unreadable_attempts(Path(run.run_dir))),
+        not_checked=tuple(not_checked),
+        whole_checkpoints=sum(problem is None for problem in found.values()),
+    )
 
 
 def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Iterator[str]:

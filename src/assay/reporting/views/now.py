@@ -47,7 +47,7 @@ def failed_runs(ledger: Ledger, lines: Sequence[RunLine], *, since_s: float) -> 
     """Return the runs whose last attempt ended badly after `since_s`, newest first."""
     found = []
     for line in lines:
-        if line.status not in BAD_ENDS or line.imported is not None or _touched_s(line) < since_s:
+        if line.status not in BAD_ENDS or line.copied_from() is not None or _touched_s(line) < since_s:
             continue
         attempts = ledger.attempts(line.run_id)
         ended_s = _end_s(attempts, line)

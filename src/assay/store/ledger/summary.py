@@ -14,6 +14,9 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.tables import UNFINISHED
 
 NOT_EVALUATED = (None, None, None)
+_LAST_LOSSES = (
+    "SELECT run_id, last_value FROM metric_series WHERE name = 'loss' AND rank = 0 ORDER BY run_id, attempt"
+)
 SILENT_S = 900.0
 """A run on another host counts as running if it was heard of within this time."""
 
@@ -34,6 +37,8 @@ class RunSummary(NamedTuple):
     """The value of that metric, in the last evaluation."""
     higher_is_better: bool | None
     """Whether more of it is better."""
+    loss: float | None
+    """The last one of rank 0, committed or not."""
     device_s: float
     """Device time of training over all ranks; of an open attempt, until its last sign of life."""
     evaluation_s: float
@@ -58,11 +63,12 @@ def run_status(
     `launch`: the last one on record. `last_seen_s`: when a rank was last heard of, since the epoch; before its
     first word the beginning of the run, and of an attempt, is what was heard.
     """
-    if imported is not None:
+    if imported is not None and not imported.is_recorded():
         return imported.status
-    if is_finished:
-        return "succeeded"
     last = attempts[-1].outcome if attempts else "running"
+    # A recorded run may begin again after its end.
+    if last == "succeeded" if imported is not None else is_finished:
+        return "succeeded"
     if last == "preempted":
         return "preempted"
     state = process_state(launch) if launch is not None and launch.process else "elsewhere"
@@ -78,6 +84,13 @@ def run_status(
         abs(now_s - at_s) < SILENT_S for at_s in (created_s, *(attempt.started_s for attempt in attempts))
     )
     return "running" if is_heard or has_started else "unknown"
+
+
+def step_without_commits(run: Run, attempts: Sequence[Attempt]) -> int:
+    """Return how far a run without commits is: of another tool's run, the last step that is known."""
+    if not run.is_recorded():
+        return run.num_steps if run.imported else 0
+    return max((attempts[-1].start_step, attempts[-1].end_step or 0)) if attempts else 0
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
@@ -99,6 +112,7 @@ def run_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSum
         headlines = _last_headlines(connection, UNFINISHED if is_unfinished else "TRUE")
         sums = [f"SUM(held_s) FILTER (WHERE attempt {which} 0)" for which in (">", "=")]
         device_s, evaluation_s = _by_run(connection, "phase_seconds", *sums)
+        losses = dict(connection.execute(_LAST_LOSSES))
         (last_seen_s,) = _by_run(connection, "metric_segments", "MAX(last_at_s)")
     for run_id in damaged:
         intact = intact_commits(ledger.log_entries(run_id))
@@ -114,12 +128,13 @@ def run_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSum
                 last_seen_s=last_seen_s.get(run.run_id),
                 imported=run.imported,
             ),
-            step=committed.get(run.run_id, run.num_steps if run.imported else 0),
+            step=committed.get(run.run_id, step_without_commits(run, attempts.get(run.run_id, ()))),
             total_steps=finished.get(run.run_id, run.num_steps),
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
             higher_is_better=headlines.get(run.run_id, NOT_EVALUATED)[2],
+            loss=losses.get(run.run_id),
             device_s=device_s.get(run.run_id, 0.0)
             + _held_so_far_s(attempts.get(run.run_id, ()), last_seen_s.get(run.run_id)),
             evaluation_s=evaluation_s.get(run.run_id, 0.0),

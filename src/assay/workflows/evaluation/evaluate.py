@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_json
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, DamagedDataError
 from assay.data.dataset.checkpoint_tokens import dataset_end_ids, folder_end_ids
 from assay.data.dataset.dataset import Dataset
 from assay.evals.compatibility import check_benchmarks_supported
@@ -41,7 +41,7 @@ from assay.records.run import Run
 from assay.scoring.grader_runner import Tools
 from assay.scoring.graders import LabelModel, Multi, ScoreModel
 from assay.statistics.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
-from assay.store.commit_log import CommitLog
+from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
 from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
@@ -67,6 +67,12 @@ def scorers_of_commit(suite: Suite, suite_path: str, run: Run, commit: Commit, s
     """
     from assay.evals.commit_model import ClassificationScorer, HeldOutScorer, load_committed
 
+    if commit.adopted_from:
+        if (problem := first_problem(store, commit)) is not None:
+            raise DamagedDataError(f"checkpoint at step {commit.step} of '{run.run_id}': {problem}. It is not used.")
+        adopted, _ = local_model(commit.adopted_from)
+        yield from scorers_of_model(Path(suite_path), adopted, tools=Tools())
+        return
     method = recipe_of(run).method
     check_benchmarks_supported(suite, suite_path, method, owner=f"run '{run.run_id}'")
     model, text_model = load_committed(run, commit, store), None

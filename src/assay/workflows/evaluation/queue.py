@@ -63,9 +63,10 @@ class Queue(NamedTuple):
 
 def queue_of(run: Run, *, suite: str | None = None) -> Queue:
     """Return the queue of a run, for its recipe's suite or another one at every commit."""
-    config = recipe_of(run).evaluation
     if suite is not None:
-        config = EvaluationConfig(suite=suite)
+        config: EvaluationConfig | None = EvaluationConfig(suite=suite)
+    else:
+        config = recipe_of(run).evaluation
     if config is None:
         raise ConfigError(
             f"the recipe of run '{run.run_id}' has no evaluation. Name a suite with --suite, or put "
@@ -148,6 +149,14 @@ def _unit(commit: Commit) -> WorkUnit:
     return WorkUnit(f"{commit.step:08d}.{commit.weights_digest}", folder)
 
 
+def _name_and_seed(run: Run) -> tuple[str, int]:
+    if run.is_recorded():
+        seed = run.recipe.get("params", {}).get("seed")
+        return str(run.recipe["name"]), seed if isinstance(seed, int) else 0
+    recipe = recipe_of(run)
+    return recipe.name, recipe.seed
+
+
 class _EvaluationHandler:
     """A `WorkHandler` of the due commits of a run."""
 
@@ -174,11 +183,11 @@ class _EvaluationHandler:
     def step(self, unit: WorkUnit, lease: Lease) -> None:
         """Evaluate one commit."""
         queue, commit, results = self._queue, self._commits[unit.unit_id], []
-        recipe = recipe_of(queue.run)
+        name, seed = _name_and_seed(queue.run)
         checkpoint = Checkpoint(
             run_id=queue.run.run_id,
-            candidate=recipe.name,
-            seed=recipe.seed,
+            candidate=name,
+            seed=seed,
             step=commit.step,
             weights_digest=commit.weights_digest,
         )

@@ -58,14 +58,15 @@ def _links(run: RunView, lineage: Lineage, address: Address) -> Iterator[_Link]:
         yield "Parquet file", shard.sha256, f"{shard.path}, {number_of(shard.num_rows, 'row')}"
     if len(lineage.shards) > MAX_ROWS:
         yield "Parquet files", "…", f"{len(lineage.shards) - MAX_ROWS:,} more"
-    yield "dataset", run.dataset_fingerprint, str(run.recipe.get("data", {}).get("dataset", ""))
+    if run.dataset_fingerprint:
+        yield "dataset", run.dataset_fingerprint, str(run.recipe.get("data", {}).get("dataset", ""))
     if lineage.reference:
         yield "recipe of", Cell(lineage.reference, link=address("run", lineage.reference)), "the one that this changes"
-    yield "recipe", run.recipe_sha256, run.name or ""
+    yield "recipe" if run.imported is None else "parameters", run.recipe_sha256, run.name or ""
     yield "code", run.code_version, ""
     last = run.last_commit()
     if last is not None:
-        yield "weights", last.weights_digest, f"commit of step {last.step:,}"
+        yield "weights", last.weights_digest, last.adopted_from or f"commit of step {last.step:,}"
     if run.evaluation is not None:
         yield "predictions", run.evaluation.predictions_sha256, f"step {run.evaluation.step:,}, {run.evaluation.split}"
     last_step = max((result.step for result in lineage.results), default=0)
@@ -85,7 +86,7 @@ def commit_blocks(run: RunView) -> Iterator[Block]:
     shown = list(reversed(run.commits))[:MAX_ROWS]
     left = len(run.commits) - len(shown)
     yield TitledTable(
-        "Commits",
+        "Commits" if run.imported is None else "Checkpoints of the training script",
         f"The newest {MAX_ROWS}; {left:,} more are in 'assay runs show {run.run_id} --json'." if left else "",
         Table.of(
             shown,

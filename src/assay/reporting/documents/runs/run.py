@@ -57,14 +57,15 @@ MAX_SAMPLE_WIDTH = 60
 def run_document(page: RunPage, *, now_s: float, address: Address = lambda *_: "") -> Document:
     """Return the document of a run. `address`: of other pages."""
     run = page.view
-    facts = _progress(run, now_s) if run.imported is None else _imported_facts(run, run.imported)
+    copied_from = run.copied_from()
+    facts = _progress(run, now_s) if copied_from is None else _imported_facts(run, copied_from)
     sections = [
         Section("", [FactList(list(facts))]),
         Section("Did it learn?", list(_learning_blocks(page))),
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
         Section("Is every row accounted for?", list(_proof(run))),
-        Section("Where it comes from", [] if run.imported else list(_origin(page, address)), pages_only=True),
+        Section("Where it comes from", [] if copied_from else list(_origin(page, address)), pages_only=True),
         Section("What to do next", [Commands(next_commands(run))]),
     ]
     return Document(
@@ -92,7 +93,7 @@ def _learning_blocks(page: RunPage) -> Iterator[Block]:
         yield from _samples(page.view.samples)
     yield from (drawn for drawn in figures if drawn.pages_only)
     if page.view.imported is not None:
-        yield _metrics_of_tool(page.view)
+        yield _metrics_of_tool(page.view)  # under the tool's names, which no figure may know
     elif (left := page.view.num_metrics - len(page.view.metrics)) > 0:
         command = f"assay runs show {page.view.run_id} --json"
         yield Paragraph(f"{number_of(left, 'more metric')}: '{command}'; the dashboard lists all names.")
@@ -108,11 +109,25 @@ def _imported_facts(run: RunView, imported: ImportedFrom) -> Iterator[Fact]:
     yield Fact("last step", f"{run.step:,}")
     for text in imported.left_out:
         yield Fact("left out", Cell(text, "open"))
-    for key, value in dotted_leaves(run.recipe.get("params", {})):
-        yield Fact(key, f"{value}", "parameter")
+    yield from _parameters(run)
     for tag, text in imported.tags.items():
         yield Fact(tag, text or "yes", f"tag of {imported.tool}")
     yield from _note_facts(run)
+
+
+def _parameters(run: RunView) -> Iterator[Fact]:
+    for key, value in dotted_leaves(run.recipe.get("params", {})):
+        yield Fact(key, f"{value}", "parameter")
+
+
+def _recorded_facts(run: RunView, imported: ImportedFrom) -> Iterator[Fact]:
+    """Yield what trained a recorded run, and what its loop does not show."""
+    yield Fact("trained by", imported.tool, imported.source)
+    yield Fact("named", imported.name, f"of {run.name}")
+    num_parameters = sum(1 for _ in _parameters(run))
+    yield Fact("parameters", f"{num_parameters:,}", f"assay runs show {run.run_id} --json")
+    for text in imported.left_out:
+        yield Fact("not known", Cell(text, "open"))
 
 
 def _progress_facts(run: RunView) -> Iterator[Fact]:
@@ -160,18 +175,21 @@ def _progress(run: RunView, now_s: float) -> Iterator[Fact]:
     if run.launches:
         yield Fact("started", _started_text(run.launches[-1]))
     if run.commits:
-        yield Fact("commits", *_commits_text(run))
+        yield Fact("commits" if run.imported is None else "checkpoints", *_commits_text(run))
     if run.prompts is not None:
         yield Fact("prompts", str(run.prompts))
     if run.cost is not None and run.currency:
         yield Fact("cost of training", str(Money(run.cost, run.currency)))
     if run.evaluation_cost and run.currency:
         yield Fact("cost of evaluation", str(Money(run.evaluation_cost, run.currency)))
-    yield Fact("recipe", f"{run.name or run.run_id}", run.recipe_sha256[:12])
+    if run.imported is not None:
+        yield from _recorded_facts(run, run.imported)
+    else:
+        yield Fact("recipe", f"{run.name or run.run_id}", run.recipe_sha256[:12])
+        yield Fact("dataset", f"{run.dataset_fingerprint[:12]}…")
     if run.parent is not None:
         changes = ", ".join(f"{key} {was} → {now}" for key, (was, now) in run.parent.changes.items())
         yield Fact("forked from", str(run.parent), changes)
-    yield Fact("dataset", f"{run.dataset_fingerprint[:12]}…")
     for processor in dict.fromkeys(attempt.processor for attempt in run.attempts):
         yield Fact("processor", processor)
     if run.evaluation is not None and run.evaluation.num_leaking is None:
@@ -306,8 +324,25 @@ def _history(run: RunView) -> Iterator[Block]:
         yield Listing(log, "Incidents and messages of ranks")
 
 
+def _observed(run: RunView) -> Iterator[Block]:
+    """Yield what is proved of a run that another tool trained."""
+    if run.copied_from() is not None:
+        return
+    rows = "not observed: the loader is not assay's, so no receipt says which rows were read"
+    facts = [Fact("rows", Cell(rows, "open"))]
+    if (audit := run.audit) is not None and audit.whole_checkpoints is not None:
+        whole = Cell(f"{audit.whole_checkpoints} whole", "bad" if audit.problems else "good")
+        facts.append(Fact("checkpoints", whole, f"audit of step {audit.step:,}"))
+    yield FactList(facts)
+    if audit is not None and audit.problems:
+        yield Listing([*audit.problems[:MAX_PROBLEMS]], "Changed checkpoints")
+
+
 def _proof(run: RunView) -> Iterator[Block]:
     audit = run.audit
+    if run.imported is not None:
+        yield from _observed(run)
+        return
     if audit is None:
         return
     tone = {"pass": "good", "fail": "bad"}.get(audit.verdict, "open")
@@ -336,4 +371,5 @@ def _origin(page: RunPage, address: Address) -> Iterator[Block]:
     if run.attempts:
         yield TitledTable("Machines", "", machines_table(run), pages_only=True)
     recipe = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip()
-    yield Fold("The resolved recipe", [Code(recipe)], pages_only=True)
+    title = "The resolved recipe" if run.imported is None else "Its parameters"
+    yield Fold(title, [Code(recipe)], pages_only=True)

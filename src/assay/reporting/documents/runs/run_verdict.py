@@ -36,6 +36,8 @@ _UNFINISHED_TEXTS = {
 
 def rows_mark(run: RunView) -> Mark:
     """Return whether the audit proved that each row was used once."""
+    if run.imported is not None:
+        return Mark("rows", "open", "not observed")
     if run.audit is None:
         return Mark("rows", "open", "not audited")
     word = {"pass": "proved", "fail": "audit failed"}.get(run.audit.verdict, "not all checked")
@@ -55,10 +57,10 @@ def model_mark(run: RunView) -> Mark:
 
 def run_verdict(run: RunView) -> Verdict:
     """Return the verdict on a run from its status, audit and warnings."""
-    if run.imported is not None:
-        outcome = run.imported.tool_status or "its status is not recorded"
+    if (copied_from := run.copied_from()) is not None:
+        outcome = copied_from.tool_status or "its status is not recorded"
         sentence = (
-            f"The run was imported from {run.imported.tool} ({outcome}). It has metrics and parameters, but no recipe, "
+            f"The run was imported from {copied_from.tool} ({outcome}). It has metrics and parameters, but no recipe, "
             "commits or receipts: nothing of it can be resumed, replayed or audited here."
         )
         return Verdict("open", "imported", sentence, ())
@@ -80,17 +82,20 @@ def run_verdict(run: RunView) -> Verdict:
         return Verdict("bad", "audit failed", sentence, marks)
     warned = "".join(f" Warning: {warning.text}" for warning in run.warnings)
     if run.status == "succeeded":
+        unseen = "" if run.imported is None else " Which rows it learned from was not observed."
         is_proved = audit is not None and audit.verdict == "pass"
         began = _rows_text(run) if is_proved else "The run finished."
-        sentence = f"{began}{_interruptions_text(run)}{_result_text(run)}{warned}"
+        sentence = f"{began}{_interruptions_text(run)}{_result_text(run)}{unseen}{warned}"
         return Verdict(worst(mark.tone for mark in marks), "finished", sentence, marks)
     word, sentence = _UNFINISHED_TEXTS.get(run.status, ("stopped", "The run is stopped."))
+    if run.imported is not None and run.status == "gone":
+        word, sentence = "process gone", "Its process died. If its script starts again, that is its next attempt."
     return Verdict("bad" if run.warnings else "open", word, f"{sentence}{_state(run)}{warned}")
 
 
 def run_tiles(run: RunView) -> list[Fact]:
     """Return tiles for quality, rows, cost and attempts."""
-    if run.imported is not None:
+    if run.copied_from() is not None:
         num_points = sum(metric.num_points for metric in run.metrics.values())
         is_whole = len(run.metrics) == run.num_metrics
         return [
@@ -100,14 +105,10 @@ def run_tiles(run: RunView) -> list[Fact]:
     device_s = run.held_s()
     useful = run.goodput
     commit = run.last_commit()
-    audit = run.audit
+    nothing = "nothing committed" if run.imported is None else "nothing recorded"
     return [
         _quality(run),
-        Fact(
-            "rows learned",
-            count_text(audit.rows_trained) if audit else "—",
-            _audit_text(run),
-        ),
+        _rows_tile(run),
         Fact(
             "device time of training",
             device_hours_text(device_s) if device_s else "—",
@@ -116,9 +117,9 @@ def run_tiles(run: RunView) -> list[Fact]:
         ),
         Fact("attempts", str(len(run.attempts)), _world_sizes(run.world_sizes)),
         Fact(
-            "last commit",
+            "last commit" if run.imported is None else "last checkpoint",
             f"step {commit.step:,}" if commit else "—",
-            f"weights {commit.weights_digest[:12]}" if commit else "nothing committed",
+            f"weights {commit.weights_digest[:12]}" if commit else nothing,
         ),
     ]
 
@@ -141,6 +142,14 @@ def _quality(run: RunView) -> Fact:
     return Fact("quality", "—", "not evaluated yet")
 
 
+def _rows_tile(run: RunView) -> Fact:
+    if run.imported is not None:
+        rows = sum(commit.rows_trained for commit in run.commits)
+        note = f"{count_text(rows)} counted up to its last checkpoint" if rows else "no loader of assay"
+        return Fact("rows", "not observed", note)
+    return Fact("rows learned", count_text(run.audit.rows_trained) if run.audit else "—", _audit_text(run))
+
+
 def _audit_text(run: RunView) -> str:
     audit, step = run.audit, run.audited_until()
     if audit is None:
@@ -151,6 +160,8 @@ def _audit_text(run: RunView) -> str:
 
 def next_commands(run: RunView) -> list[tuple[str, str]]:
     """Return what to do next, with the command for it."""
+    if run.imported is not None and run.imported.is_recorded():
+        return _recorded_commands(run)
     if run.imported is not None:
         again = shell_line("assay", "runs", "import", run.imported.source, "--from", run.imported.tool)
         return [("add what is new", again), ("compare with another run", f"assay runs diff {run.run_id} OTHER")]
@@ -176,6 +187,17 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
     if run.status == "succeeded" and not run.warnings:
         commands.append(("compare with another run", f"assay decide compare {run.run_id} OTHER"))
     return commands or [("show its progress", f"assay runs show {run.run_id}")]
+
+
+def _recorded_commands(run: RunView) -> list[tuple[str, str]]:
+    """Return what to do next with a run that another tool trains."""
+    commands = [("compare with another run", f"assay runs diff {run.run_id} OTHER")]
+    if run.last_commit() is not None:
+        commands.insert(0, ("check its checkpoints", f"assay runs audit {run.run_id} --deep"))
+        commands.append(("evaluate them by a suite", f"assay eval work {run.run_id} --suite FILE"))
+    if run.status in ("failed", "gone", "preempted"):
+        commands.insert(0, ("find out why it ended", f"assay triage {run.run_id}"))
+    return commands
 
 
 def _resume_command(run: RunView) -> tuple[str, str]:
@@ -233,7 +255,8 @@ def _interruptions_text(run: RunView) -> str:
     ends = [item for item in cut_short if item.reason]
     reason = f" ({ends[0].reason})" if ends else ""
     times = "once" if len(cut_short) == 1 else f"{len(cut_short)} times"
-    return f" It was interrupted {times}{reason} and went on from its last commit{again}."
+    whence = "from its last commit" if run.imported is None else f"at step {run.attempts[-1].start_step:,}"
+    return f" It was interrupted {times}{reason} and went on {whence}{again}."
 
 
 def _result_text(run: RunView) -> str:
@@ -247,6 +270,7 @@ def _result_text(run: RunView) -> str:
 def _state(run: RunView) -> str:
     commit = run.last_commit()
     if commit is None:
-        return " It has no commit yet."
+        return " It has no commit yet." if run.imported is None else " No checkpoint of it was recorded yet."
     after = duration_text(max(commit.committed - run.attempts[0].started, 0.0)) if run.attempts else "—"
-    return f" Its last commit is of step {commit.step:,}, after {after}."
+    what = "commit" if run.imported is None else "recorded checkpoint"
+    return f" Its last {what} is of step {commit.step:,}, after {after}."

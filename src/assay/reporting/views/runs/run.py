@@ -37,7 +37,7 @@ from assay.statistics.warnings import (
 )
 from assay.store.ledger.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.summary import intact_commits, run_status
+from assay.store.ledger.summary import intact_commits, run_status, step_without_commits
 from assay.store.metrics.curves import (
     Curve,
     events,
@@ -51,6 +51,7 @@ from assay.store.metrics.phases import running_phase_seconds
 from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
 NEWEST_EVENTS, LISTED_METRICS = 20, 40
+STEP_SECONDS = "step_s"
 RECENT_STEPS = 50_000
 """The speed of a longer run is that of its last steps."""
 
@@ -125,6 +126,8 @@ class CommitView(View):
     """Files deleted by the retention policy."""
     is_evaluated: bool
     """`flags` cover an evaluation."""
+    adopted_from: str = ""
+    """Folder of another tool's checkpoint."""
     flags: tuple[WarningView, ...]
     """At the time of the commit."""
 
@@ -272,8 +275,11 @@ class RunView(RunHead):
 def _open_phase_seconds(
     run: Run, attempts: Sequence[Attempt], accounted: set[int], seen_s: float | None
 ) -> Iterator[PhaseSeconds]:
-    """Yield the device time of the attempts that have none on record, until the last sign of life."""
-    for attempt in attempts:
+    """Yield the device time of the attempts that have none on record, until the last sign of life.
+
+    A session holds no device but while it executes requests, which its charges tell.
+    """
+    for attempt in () if run.is_session() else attempts:
         if attempt.attempt not in accounted and seen_s is not None:
             held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
             for rank in range(attempt.world_size):
@@ -294,7 +300,7 @@ def run_view(
     seen_s = last_sign_of_life_s(ledger, run.run_id)
     phases = [*ledger.phase_seconds(run.run_id)]
     phases += _open_phase_seconds(run, attempts, {phase.attempt for phase in phases}, seen_s)
-    reached = last_steps(ledger, run.run_id, "loss")
+    reached = last_steps(ledger, run.run_id, STEP_SECONDS if run.is_recorded() else "loss")
     attempt_views = tuple(_attempt(attempt, reached.get(attempt.attempt), phases) for attempt in attempts)
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
@@ -317,7 +323,7 @@ def run_view(
         status=status,
         failure_kind=failure_kind(status, attempts),
         created=run.created_s,
-        step=intact[-1].step if intact else run.num_steps if run.imported else 0,
+        step=intact[-1].step if intact else step_without_commits(run, attempts),
         total_steps=finished.step if finished else run.num_steps,
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(attempt.world_size for attempt in attempts),

@@ -41,7 +41,11 @@ class RunHead(View):
     """For any rank."""
     tags: tuple[str, ...]
     imported: Annotated[ImportedFrom, AsWritten] | None
-    """Set for a run of another tracker."""
+    """Set for a run of another tool."""
+
+    def copied_from(self) -> ImportedFrom | None:
+        """Return the tracker that a run was copied from; None for a run of ours, or one that recorded itself."""
+        return None if self.imported is None or self.imported.is_recorded() else self.imported
 
     def status_text(self) -> str:
         """Return the status with the failure kind, such as `failed: disk full`."""
@@ -77,6 +81,10 @@ class RunLine(RunHead):
     """A row of the run list."""
 
     attempts: int
+    trained_by: str
+    """Method that trained it, or the other tool: `tinker` is a session of the Tinker API."""
+    loss: float | None
+    """The last one of rank 0, committed or not."""
     metric: str | None
     """Metric that compares such runs, e.g. `AUC`."""
     value: float | None
@@ -181,6 +189,7 @@ def lines_of(ledger: Ledger, summaries: Sequence[RunSummary]) -> list[RunLine]:
             and is_stale(Path(run.run_dir), summary.status, written_s),
             imported=run.imported,
             attempts=len(summary.attempts),
+            trained_by=run.trained_by(),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
             evaluation_hours=summary.evaluation_s / 3600,
