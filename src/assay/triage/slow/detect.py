@@ -2,22 +2,25 @@
 
 Values are clipped to four sigma around a running median of five, so that one or two spikes are no change. The
 segmentation minimizes the sum of squares, each over the noise of its neighbourhood, plus a penalty per change; the
-minimum is exact (PELT, Killick 2012). The penalty is the squared Student quantile of the error rate that the caller
+minimum is exact (PELT, Killick 2012). The penalty is the quantile of Fisher's F of the error rate that the caller
 allows a change there, times (1 + r) / (1 - r) for the correlation r of neighbours. So a change where a factor changes
 needs less evidence than one that a search over all time finds.
+
+Measurements may be of several groups (GPU models in turns): each has levels of its own, and all change together, so
+that a change of one group alone is seen.
 
 Noise is estimated within segments, so both are iterated, from the noise of neighbours' differences, which level changes
 hardly affect: a coarse start would take changes for noise.
 """
 
-import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import chdtrc, fdtri, ndtri
 
-from assay.base.shapes import Float64
+from assay.base.shapes import Float64, Int64
 
 RUNNING = 5
 """Window of the running median."""
@@ -31,10 +34,14 @@ FALSE_CHANGES = 0.005
 """Probability that noise gives a change anywhere in the series."""
 QUARTILE_SIGMAS = float(ndtri(0.875))
 """Upper quartile of absolute normal values."""
-SURE_Z = float(ndtri(0.975))
+DROPPED_Z = float(ndtri(0.975))
 """Standard errors by which a change must be below the smallest relevant one to be dropped."""
+UNLIKE_P = 0.001
+"""Groups change unlike each other if a chi-square test rejects equal changes."""
 
 Values = Float64[np.ndarray, "row"]
+Groups = Int64[np.ndarray, "row"]
+"""The group of each measurement, from 0."""
 
 
 class LevelNoise(NamedTuple):
@@ -61,48 +68,71 @@ class LevelChange(NamedTuple):
     """End of the segment after, exclusive."""
     difference: float
     standard_error: float
+    group: int | None = None
+    """The group that changes most, if groups change unlike each other: difference and error are its own."""
 
 
-Levels = tuple[tuple[LevelChange, ...], LevelNoise]
-"""The level changes of a series, and its noise."""
+class Levels(NamedTuple):
+    """The level changes of a series."""
+
+    changes: tuple[LevelChange, ...]
+    noise: LevelNoise
+    cost: float
+    """-2 log likelihood plus the penalties."""
 
 
-def find_levels(values: Values, *, least: float, errors: Values | None = None, num_fitted: float = 0.0) -> Levels:
+def find_levels(
+    values: Values,
+    *,
+    least: float,
+    errors: Values | None = None,
+    num_fitted: float = 0.0,
+    groups: Groups | None = None,
+    is_larger: Callable[[LevelChange, LevelNoise], bool] = lambda change, noise: False,
+) -> Levels:
     """Return the changes that may be as large as `least`, in the values' unit.
 
     `errors`: the allowed probability of a false change at each measurement; by default equal ones. `num_fitted`:
-    parameters that the caller has fitted to the values.
+    parameters that the caller has fitted to the values. `is_larger` says whether a change that is small on average is
+    not among some measurements.
     """
     number = len(values)
     if number < 2 * MIN_SEGMENT or np.ptp(values) == 0.0:
-        return (), LevelNoise(np.zeros(number), 0.0)
+        return Levels((), LevelNoise(np.zeros(number), 0.0), 0.0)
     errors = np.full(number, FALSE_CHANGES / number) if errors is None else errors
+    groups = np.zeros(number, np.int64) if groups is None else groups
     # Noise is at least that of rounding to the smallest difference of two values.
     floor, used = float(np.diff(np.unique(values)).min()) / math.sqrt(12.0), number / max(number - num_fitted, 1.0)
-    noise = LevelNoise(np.maximum(_difference_sigmas(values) * math.sqrt(used), floor), 0.0)
-    clipped = clipped_spikes(values, noise)
+    noise = LevelNoise(np.maximum(_difference_sigmas(values, groups) * math.sqrt(used), floor), 0.0)
+    clipped = clipped_spikes(values, noise, groups)
     seen: list[list[int]] = []
-    bounds = segments(clipped, noise, errors)
+    bounds, cost = segments(clipped, noise, errors, groups)
     while bounds not in seen and len(seen) < MAX_ROUNDS:
         seen.append(bounds)
-        noise = noise_within(clipped, bounds, floor=floor, used=used)
-        bounds = segments(clipped, noise, errors)
+        noise = noise_within(clipped, bounds, groups, floor=floor, used=used)
+        bounds, cost = segments(clipped, noise, errors, groups)
+    cost += 2.0 * float(np.log(noise.sigmas).sum())
     while True:
-        changes = level_changes(clipped, bounds, noise)
-        small = [change for change in changes if abs(change.difference) + SURE_Z * change.standard_error < least]
+        changes = level_changes(clipped, bounds, noise, groups)
+        small = [change for change in changes if abs(change.difference) + DROPPED_Z * change.standard_error < least]
+        small = [change for change in small if not is_larger(change, noise)]
         if not small:
-            return tuple(changes), noise
+            return Levels(tuple(changes), noise, cost)
         bounds.remove(min(small, key=lambda change: abs(change.difference)).first)
 
 
-def _difference_sigmas(values: Values) -> Values:
-    """Return the noise of each measurement by the differences of its neighbours."""
-    differences = np.abs(np.diff(values))
-    # Not their median: two hosts that take turns by chance make half of the differences large.
-    quartiles = np.quantile(_windows(differences, NEIGHBOURHOOD), 0.75, axis=1)
-    # Where most neighbours are equal (a coarse clock), a quantile says nothing.
-    sigmas = np.where(quartiles > 0.0, quartiles / QUARTILE_SIGMAS, float(np.sqrt(np.mean(differences**2))))
-    return np.append(sigmas, sigmas[-1]) / math.sqrt(2.0)
+def _difference_sigmas(values: Values, groups: Groups) -> Values:
+    """Return the noise of each measurement by the differences of its neighbours in its group."""
+    found = np.empty(len(values))
+    for group in range(int(groups.max()) + 1):
+        rows = np.flatnonzero(groups == group)
+        differences = np.abs(np.diff(values[rows]))
+        # Not their median: two hosts that take turns by chance make half of the differences large.
+        quartiles = np.quantile(_windows(differences, NEIGHBOURHOOD), 0.75, axis=1)
+        # Where most neighbours are equal (a coarse clock), a quantile says nothing.
+        sigmas = np.where(quartiles > 0.0, quartiles / QUARTILE_SIGMAS, float(np.sqrt(np.mean(differences**2))))
+        found[rows] = np.append(sigmas, sigmas[-1]) / math.sqrt(2.0)
+    return found
 
 
 def _windows(values: Values, width: int) -> Float64[np.ndarray, "row width"]:
@@ -112,59 +142,92 @@ def _windows(values: Values, width: int) -> Float64[np.ndarray, "row width"]:
     return np.asarray(windows[np.clip(np.arange(len(values)) - width // 2, 0, len(windows) - 1)])
 
 
-def clipped_spikes(values: Values, noise: LevelNoise) -> Values:
-    """Return the values, those far from the running median at `CLIP_SIGMAS` from it."""
-    padded = np.pad(values, RUNNING // 2, mode="edge")
-    middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, RUNNING), axis=1)
+def clipped_spikes(values: Values, noise: LevelNoise, groups: Groups) -> Values:
+    """Return the values, those far from the running median of their group at `CLIP_SIGMAS` from it."""
+    middle = np.empty(len(values))
+    for group in range(int(groups.max()) + 1):
+        rows = np.flatnonzero(groups == group)
+        padded = np.pad(values[rows], RUNNING // 2, mode="edge")
+        middle[rows] = np.median(np.lib.stride_tricks.sliding_window_view(padded, RUNNING), axis=1)
     return np.asarray(np.clip(values, middle - CLIP_SIGMAS * noise.sigmas, middle + CLIP_SIGMAS * noise.sigmas))
 
 
-def segments(values: Values, noise: LevelNoise, errors: Values) -> list[int]:
-    """Return the bounds of segments of at least `MIN_SEGMENT` measurements, including 0 and n, that minimize the
-    weighted squares plus the penalty of each bound."""
-    number, weights, centred = len(values), noise.weights(), values - values.mean()
-    penalties = np.append(stdtrit(min(number, NEIGHBOURHOOD) - 2, np.minimum(errors, 1.0) / 2.0) ** 2, 0.0)
+def segments(values: Values, noise: LevelNoise, errors: Values, groups: Groups) -> tuple[list[int], float]:
+    """Return the bounds of segments, including 0 and n, that minimize the weighted squares about each group's level
+    plus the penalty of each bound; and the minimum. A segment has `MIN_SEGMENT` measurements of each group in it."""
+    number, weights, centred, kinds = len(values), noise.weights(), values - values.mean(), int(groups.max()) + 1
+    quantiles = fdtri(kinds, min(number, NEIGHBOURHOOD) - 1 - kinds, 1.0 - np.minimum(errors, 1.0))
+    penalties = np.append(kinds * quantiles, 0.0)
     penalties[0] = 0.0
-    sums = np.stack([np.concatenate(([0.0], np.cumsum(weights * centred**power))) for power in (0, 1, 2)])
+    is_of_group = groups[:, None] == np.arange(kinds)
+    summands = [np.ones(number), *(weights * centred**power for power in (0, 1, 2))]
+    sums = np.pad(np.stack([np.cumsum(s[:, None] * is_of_group, axis=0) for s in summands]), ((0, 0), (1, 0), (0, 0)))
     best, came_from = np.full(number + 1, np.inf), np.zeros(number + 1, np.int64)
     best[0] = 0.0
     starts = np.zeros(0, np.int64)
     for end in range(MIN_SEGMENT, number + 1):
-        if (newest := end - MIN_SEGMENT) == 0 or newest >= MIN_SEGMENT:
+        if np.isfinite(best[newest := end - MIN_SEGMENT]):
             starts = np.append(starts, newest)
-        weight, total, squares = sums[:, end, None] - sums[:, starts]
-        costs = best[starts] + penalties[starts] + squares - total**2 / weight
+        counts, weight, total, squares = sums[:, end, None] - sums[:, starts]
+        within = (squares - total**2 / np.maximum(weight, 1e-300)).sum(axis=1)
+        is_long = ((counts == 0.0) | (counts >= MIN_SEGMENT)).all(axis=1)
+        costs = np.where(is_long, best[starts] + penalties[starts] + within, np.inf)
         chosen = int(costs.argmin())
         best[end], came_from[end] = costs[chosen], starts[chosen]
         # A start that is worse by the penalty now stays worse; one too young to be left out waits.
-        starts = starts[(costs <= best[end] + penalties[end]) | (starts > end - 2 * MIN_SEGMENT)]
+        starts = starts[(costs <= best[end] + penalties[end]) | ~is_long | (starts > end - 2 * MIN_SEGMENT)]
     bounds = [number]
     while bounds[-1] > 0:
         bounds.append(int(came_from[bounds[-1]]))
-    return bounds[::-1]
+    return bounds[::-1], float(best[number])
 
 
-def noise_within(values: Values, bounds: list[int], *, floor: float, used: float) -> LevelNoise:
-    """Return the noise of the residuals about the segments' means."""
-    parts = [values[a:b] - values[a:b].mean() for a, b in itertools.pairwise(bounds)]
-    # Each segment's level costs a degree of freedom.
+def noise_within(values: Values, bounds: list[int], groups: Groups, *, floor: float, used: float) -> LevelNoise:
+    """Return the noise of the residuals about the means of the segments' groups."""
+    segment = segment_of(bounds)
+    _, first, cells = np.unique(segment * (groups.max() + 1) + groups, return_index=True, return_inverse=True)
+    residuals = values - (np.bincount(cells, values) / np.bincount(cells))[cells]
+    # Each level costs a degree of freedom.
     is_free = np.ones(len(values))
-    is_free[bounds[:-1]] = 0.0
+    is_free[first] = 0.0
     freedom = np.maximum(_windows(is_free, NEIGHBOURHOOD).sum(axis=1), 1.0)
-    squares = _windows(np.concatenate(parts) ** 2, NEIGHBOURHOOD).sum(axis=1)
-    total = sum(float(part[:-1] @ part[:-1]) for part in parts)
+    squares = _windows(residuals**2, NEIGHBOURHOOD).sum(axis=1)
+    pairs = np.flatnonzero(segment[1:] == segment[:-1])
+    total = float(residuals[pairs] @ residuals[pairs])
     # A lag-1 estimate is too low by about (1 + 3 r) / n in each segment (Kendall 1954).
-    raw = sum(float(part[:-1] @ part[1:]) for part in parts) / total if total > 0.0 else 0.0
-    correlation = raw + (1.0 + 3.0 * raw) * len(parts) / len(values)
+    raw = float(residuals[pairs] @ residuals[pairs + 1]) / total if total > 0.0 else 0.0
+    correlation = raw + (1.0 + 3.0 * raw) * len(first) / len(values)
     return LevelNoise(np.maximum(np.sqrt(used * squares / freedom), floor), min(max(correlation, 0.0), 0.9))
 
 
-def level_changes(values: Values, bounds: list[int], noise: LevelNoise) -> list[LevelChange]:
-    """Return the changes at the inner bounds."""
+def segment_of(bounds: list[int]) -> Groups:
+    """Return the segment of each measurement."""
+    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+
+
+def level_changes(values: Values, bounds: list[int], noise: LevelNoise, groups: Groups) -> list[LevelChange]:
+    """Return the changes at the inner bounds: of all measurements, or of the group that changes most, if groups change
+    unlike each other."""
     weights, found = noise.weights(), []
     for begins, first, ends in zip(bounds[:-2], bounds[1:-1], bounds[2:], strict=True):
         sides = [slice(begins, first), slice(first, ends)]
-        before, after = (float(np.average(values[side], weights=weights[side])) for side in sides)
+        totals = np.stack(
+            [
+                [np.bincount(groups[side], of[side], groups.max() + 1) for of in (weights, weights * values)]
+                for side in sides
+            ]
+        )
+        present = np.flatnonzero((totals[:, 0] > 0.0).all(axis=0))
+        (weight, before), (later_weight, after) = totals[..., present]
+        differences, information = after / later_weight - before / weight, 1.0 / (1.0 / weight + 1.0 / later_weight)
+        shared = float(np.average(differences, weights=information)) if len(present) else 0.0
+        misfit = float(information @ (differences - shared) ** 2)
+        if len(present) > 1 and chdtrc(len(present) - 1, misfit) < UNLIKE_P:
+            most = int(np.argmax(information * differences**2))
+            error = 1.0 / math.sqrt(information[most])
+            found.append(LevelChange(begins, first, ends, float(differences[most]), error, int(present[most])))
+            continue
+        means = [float(np.average(values[side], weights=weights[side])) for side in sides]
         error = math.sqrt(sum(1.0 / float(weights[side].sum()) for side in sides))
-        found.append(LevelChange(begins, first, ends, after - before, error))
+        found.append(LevelChange(begins, first, ends, means[1] - means[0], error))
     return found

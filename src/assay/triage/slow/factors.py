@@ -16,7 +16,7 @@ from scipy.special import chdtrc, ndtri
 
 from assay.base.shapes import Float64, Int64, Shaped
 from assay.statistics.robust import group_medians, robust_sigma
-from assay.triage.slow.detect import FALSE_CHANGES, LevelChange, LevelNoise
+from assay.triage.slow.detect import DROPPED_Z, FALSE_CHANGES, Groups, LevelChange, LevelNoise
 
 NEAR = 10
 """Minimal measurements on each side, if there are as many, that decide whether a factor's values differ."""
@@ -64,15 +64,14 @@ def allowed_errors(factors: Factors, number: int) -> Values:
     return errors
 
 
-def alternating_effects(values: Values, factors: Sequence[Cells], bounds: Sequence[int]) -> tuple[Values, float]:
-    """Return the effect of the alternating factors on each measurement, within levels, and the number of fitted
+def alternating_effects(values: Values, factors: Sequence[Cells], levels: Groups) -> tuple[Values, float]:
+    """Return the effect of alternating factors on each measurement, within levels, and the number of fitted
     parameters. Effects of a value are medians, shrunken by their noise relative to the spread of all values."""
-    segment = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    codes = [np.unique(cells, return_inverse=True)[1] for cells in factors if _is_alternating(cells)]
+    codes = [np.unique(cells, return_inverse=True)[1] for cells in factors]
     effects, fitted = np.zeros((len(codes), len(values))), 0.0
     for _ in range(ROUNDS if codes else 0):
         rest = values - effects.sum(axis=0)
-        level, fitted = group_medians(rest, segment, len(bounds) - 1)[segment], 0.0
+        level, fitted = group_medians(rest, levels, int(levels.max()) + 1)[levels], 0.0
         for index, code in enumerate(codes):
             rest = values - level - effects.sum(axis=0) + effects[index]
             counts = np.bincount(code)
@@ -86,7 +85,7 @@ def alternating_effects(values: Values, factors: Sequence[Cells], bounds: Sequen
     return np.asarray(effects.sum(axis=0)), fitted
 
 
-def _is_alternating(cells: Cells) -> bool:
+def is_alternating(cells: Cells) -> bool:
     """Return whether values recur, change at least half as often as in random order, and none is earlier than others
     (Kruskal-Wallis)."""
     _, codes, counts = np.unique(cells, return_inverse=True, return_counts=True)
@@ -125,6 +124,24 @@ def _is_parted(counts: Int64[np.ndarray, "2 value"]) -> bool:
     first = np.concatenate([counts[:1], shuffled])
     overlaps = np.minimum(first / sizes[0], (total - first) / sizes[1]).sum(axis=1)
     return bool((overlaps <= overlaps[0] + 1e-9).mean() <= CHANCE_P)
+
+
+def differs_by_value(
+    values: Values, suspects: Sequence[SuspectFactor], change: LevelChange, noise: LevelNoise, *, least: float
+) -> bool:
+    """Return whether measurements with the old and the new value of a factor, if these are mixed in time, may differ by
+    `least`."""
+    rows = np.arange(change.begins, change.ends)
+    for suspect in suspects:
+        codes = suspect.is_after[rows]
+        known = rows[codes >= 0]
+        counts = np.bincount(suspect.is_after[known], noise.weights()[known], 2)
+        if (codes == (rows >= change.first)).all() or counts.min() == 0.0:
+            continue
+        difference = float(np.diff(group_medians(values[known], suspect.is_after[known], 2))[0])
+        if abs(difference) + DROPPED_Z * math.sqrt(MEDIAN_VARIANCE * float((1.0 / counts).sum())) >= least:
+            return True
+    return False
 
 
 def is_exonerated(values: Values, cells: Cells, change: LevelChange, noise: LevelNoise) -> bool:
