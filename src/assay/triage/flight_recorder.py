@@ -43,7 +43,7 @@ class Operation(BaseModel):
     input_dtypes: list[str] = Field(default_factory=list)
     state: str = ""
     retired: bool = False
-    is_p2p: bool = False
+    is_transfer: bool = Field(default=False, alias="is_p2p")
 
     @property
     def group(self) -> str:
@@ -54,6 +54,10 @@ class Operation(BaseModel):
         """Return `send` or `recv` and the other side's index in the group; None for other operations."""
         found = re.search(r"\b(send|recv) \d+(?:->|<-)(\d+)$", self.name)
         return None if found is None else (found[1], int(found[2]))
+
+    @property
+    def is_p2p(self) -> bool:
+        return self.is_transfer or self.direction_and_peer is not None
 
     @property
     def is_over(self) -> bool:
@@ -68,17 +72,14 @@ class _Group(BaseModel):
     desc: str = ""
     ranks: str | list[int] = ""
 
-    def members(self) -> tuple[int, ...]:
-        in_text = self.ranks if isinstance(self.ranks, list) else map(int, re.findall(r"\d{1,9}", self.ranks))
-        return tuple(sorted(in_text))
-
 
 class _Dump(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     version: str = ""
     entries: list[Operation]
-    pg_config: dict[str, _Group] = Field(default_factory=dict)
+    pg_config: dict[str | int, _Group | list[int]] = Field(default_factory=dict)
+    """Versions before 2.0 have the ranks by number of the group."""
     rank: int | None = None
 
 
@@ -159,7 +160,10 @@ def read_dump(file: Path, content: bytes) -> RankDump:
         where = written_out(".".join(map(str, first["loc"])))[:80]
         raise DataError(f"{file}: no dump of the flight recorder: {where}: {first['msg']}.") from error
     rank = dump.rank if dump.rank is not None else _rank_in_name(file)
-    groups = {_group_name(group.name, group.desc): group.members() for group in dump.pg_config.values()}
+    groups = {
+        str(number) if isinstance(group, list) else _group_name(group.name, group.desc): _members(group)
+        for number, group in dump.pg_config.items()
+    }
     return RankDump(rank, tuple(dump.entries), groups)
 
 
@@ -181,6 +185,11 @@ def _rank_in_name(file: Path) -> int:
     if not numbers:
         raise DataError(f"{file}: of which rank is it? Its name has to end in the rank's number.")
     return int(numbers[-1])
+
+
+def _members(group: _Group | list[int]) -> tuple[int, ...]:
+    ranks = group.ranks if isinstance(group, _Group) else group
+    return tuple(sorted(ranks if isinstance(ranks, list) else map(int, re.findall(r"\d{1,9}", ranks))))
 
 
 def _group_name(name: str = "", desc: str = "") -> str:

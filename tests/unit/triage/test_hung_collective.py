@@ -144,6 +144,21 @@ def test_dumps_of_the_first_versions_are_read(tmp_path):
     assert find_hung_ranks(*read_dumps(tmp_path)).ranks == (1,)
 
 
+def test_groups_that_are_numbers_with_their_ranks_are_read(tmp_path):
+    """As torch 2.3 writes them: neither names nor types, and a transfer is known by its name alone."""
+    called = ["all_reduce", "send 0->1", "all_reduce"]
+    for rank, done in ((0, 1), (1, 2), (2, 2)):
+        entries = [
+            {"seq_id": 3 + number, "pg_id": 0, "profiling_name": f"nccl:{name}", "input_sizes": [[4]],
+             "state": "completed" if number == 0 else "scheduled"}
+            for number, name in enumerate(called[:done] if rank == 0 else [called[0], called[2]])
+        ]  # fmt: skip
+        dump = {"version": "1.4", "pg_config": {0: [0, 1, 2, 3]}, "entries": entries}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
+    found = find_hung_ranks(*read_dumps(tmp_path))
+    assert found.ranks == (0, 3) and found.groups[0].without_dump == (3,)
+
+
 @pytest.mark.parametrize("first", [0, *soaked(200)])
 def test_the_guilty_rank_of_made_up_hangs_is_found_and_no_other(tmp_path, first):
     found, wrong = [], 0
