@@ -115,6 +115,7 @@ EMPTY_HOME_COMMANDS = (
     "serve key revoke no",
     "serve worker --runs-at-once no",
     "serve sessions --lease no",
+    "check api http://127.0.0.1:9 --base no",
 )
 """Each command with a name of something that is not there."""
 NEEDS_NOTHING = (

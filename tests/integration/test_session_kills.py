@@ -12,10 +12,10 @@ from threading import Timer
 
 import pytest
 
+from assay.checks.api.judge import ONCE, REQUESTS, TINKER_LOOPS, Judge
+from assay.checks.api.proxy import RequestFault
 from full_disk import Disk
 from session_service import WORLD_SIZES, Commands, SessionService
-from tinker_judge.judge import LOOPS, ONCE, PATHS, Judge, table
-from tinker_judge.proxy import Fault
 
 DAY_S = 86_400.0
 FULL_S = 3.0
@@ -23,9 +23,12 @@ FULL_S = 3.0
 LATEST_S = 0.3
 """Longest time from the arrival of a request to a kill at random."""
 FIVE_KILLS = {
-    "sft": [Fault("kill worker", "optim_step", 3), Fault("kill server", "forward_backward", 5, is_acknowledged=True)],
-    "rl": [Fault("kill worker", "asample", 3), Fault("kill server", "save_weights_for_sampler", 4)],
-    "dpo": [Fault("kill both", "optim_step", 2), Fault("kill rank", "forward_backward", 5)],
+    "sft": [
+        RequestFault("kill worker", "optim_step", 3),
+        RequestFault("kill server", "forward_backward", 5, is_acknowledged=True),
+    ],
+    "rl": [RequestFault("kill worker", "asample", 3), RequestFault("kill server", "save_weights_for_sampler", 4)],
+    "dpo": [RequestFault("kill both", "optim_step", 2), RequestFault("kill rank", "forward_backward", 5)],
 }
 RANK_KILLS = {
     "sft": ["optim_step", "forward_backward"],
@@ -37,7 +40,7 @@ RANK_KILLS = {
 
 def judge_loops(
     service: SessionService,
-    faults: Mapping[str, list[Fault]],
+    faults: Mapping[str, list[RequestFault]],
     callbacks: Mapping[str, Callable[[], None]] | None = None,
 ) -> None:
     """Assert that the client sees, and the worker stores, what they do undisturbed."""
@@ -49,7 +52,7 @@ def judge_loops(
     }
     with Judge(service.url, base="tiny").sitting({**kills, **(callbacks or {})}) as judge:
         verdicts = [judge(loop, *of_loop) for loop, of_loop in faults.items()]
-    assert [item.verdict for item in verdicts] == ["held"] * len(faults), table(verdicts)
+    assert [item.verdict for item in verdicts] == ["held"] * len(faults), verdicts
     service.stop()
     for found in (service.newest_states(), service.requests()):
         texts = [str(sorted(of_session.items())) for of_session in found]
@@ -69,7 +72,7 @@ def test_a_client_cannot_tell_that_server_worker_and_rank_were_killed(session_se
 @pytest.mark.parametrize("loop", RANK_KILLS)
 def test_commands_as_a_user_starts_them_are_killed_likewise(loop, requires, tmp_path) -> None:
     service = SessionService(Commands(), tmp_path)
-    faults = [Fault(kind, path, 2) for path in RANK_KILLS[loop] for kind in ("kill worker", "kill rank")]
+    faults = [RequestFault(kind, path, 2) for path in RANK_KILLS[loop] for kind in ("kill worker", "kill rank")]
     try:
         judge_loops(service, {loop: faults})
     finally:
@@ -77,7 +80,7 @@ def test_commands_as_a_user_starts_them_are_killed_likewise(loop, requires, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", TINKER_LOOPS)
 def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, disk: Disk, tmp_path) -> None:
     service = SessionService(nursery, tmp_path, disk.folder / "home")
 
@@ -90,13 +93,13 @@ def test_clocks_that_jump_and_disks_that_are_full_change_nothing(loop, nursery, 
         "clocks back": lambda: service.set_clocks(-DAY_S),
         "disk full": fill_disk,
     }
-    paths = PATHS[loop]
+    paths = REQUESTS[loop]
     faults = [
-        Fault("clocks ahead", "optim_step", 1),
-        Fault("clocks back", "forward_backward", 3, is_acknowledged=True),
-        Fault("disk full", paths[0], 1),
-        Fault("disk full", "optim_step", 3, is_acknowledged=True),
-        Fault("kill worker", "optim_step", 4),
+        RequestFault("clocks ahead", "optim_step", 1),
+        RequestFault("clocks back", "forward_backward", 3, is_acknowledged=True),
+        RequestFault("disk full", paths[0], 1),
+        RequestFault("disk full", "optim_step", 3, is_acknowledged=True),
+        RequestFault("kill worker", "optim_step", 4),
     ]
     try:
         judge_loops(service, {loop: faults}, callbacks)
@@ -126,12 +129,12 @@ def sizes_at_random(seed: int) -> list[int]:
 
 def faults_at_random(
     service: SessionService, seed: int
-) -> tuple[dict[str, list[Fault]], dict[str, Callable[[], None]]]:
+) -> tuple[dict[str, list[RequestFault]], dict[str, Callable[[], None]]]:
     """Draw five kills in one loop, each at some time after a request of it."""
     draw = random.Random(seed)
     loop, faults, callbacks = (
-        LOOPS[seed % len(LOOPS)],
-        dict[tuple[str, int], Fault](),
+        TINKER_LOOPS[seed % len(TINKER_LOOPS)],
+        dict[tuple[str, int], RequestFault](),
         dict[str, Callable[[], None]](),
     )
     kills = {
@@ -143,13 +146,13 @@ def faults_at_random(
         "last rank": service.kill_rank,
     }
     while len(faults) < 5:
-        path = draw.choice(PATHS[loop])
+        path = draw.choice(REQUESTS[loop])
         number = 1 if path in ONCE else draw.randint(1, 4)
         if (path, number) in faults:
             continue
         name = draw.choice([*kills])
         callbacks[f"{len(faults)}: {name}"] = partial(kill_later, draw.uniform(0, LATEST_S), kills[name])
-        faults[path, number] = Fault(f"{len(faults)}: {name}", path, number, is_acknowledged=draw.random() < 0.5)
+        faults[path, number] = RequestFault(f"{len(faults)}: {name}", path, number, is_acknowledged=draw.random() < 0.5)
         if "rank" in name:
             del kills[name]
     return {loop: [*faults.values()]}, callbacks

@@ -4,7 +4,9 @@ import click
 
 from assay.cli.command import CommandGroup
 
-_MODULES: dict[str, tuple[str, str]] = {}
+_MODULES = {
+    "api": ("assay.cli.check.api", "Test a server of the Tinker API or of OpenAI's fine-tuning API."),
+}
 
 
 @click.group(cls=CommandGroup, modules=_MODULES)

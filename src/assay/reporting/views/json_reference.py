@@ -13,6 +13,7 @@ from assay.base.clock import utc_text
 from assay.base.model_fields import field_meanings, models_in, nested_models
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
+from assay.records.api_check import ApiCheck
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.ci_report import CiChanged, CiReport
@@ -138,6 +139,7 @@ PRINTED = (
     Printed("assay triage skew", "one object", Skew),
     Printed("assay triage hang", "one object", HungRanks),
     Printed("assay triage fixed", "one object", FixCheck),
+    Printed("assay check api", "one object", ApiCheck),
     Printed("assay triage startup", "one object", Startup),
     Printed("assay plan solve", "one object", Plan),
     Printed("assay plan offer", "one object", Offer),

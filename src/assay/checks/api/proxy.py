@@ -1,18 +1,22 @@
-"""A proxy that loses, doubles and delays messages between a client and a server.
+"""A proxy that loses, repeats and delays messages between a client and a server.
 
 before     the request does not reach the server; the client gets 503
 within     the server's response breaks off in the middle of its body
 after      the server's response is lost; the client gets 503
 doubled    the server gets the request twice at the same time
 delayed    the request reaches the server after those sent later
-NAME       the callback of this name, such as a kill of the server, runs while the request is under way, or once the
-           server has acknowledged it and the client has not heard so yet
+NAME       the callback of this name, such as a restart of the server, runs while the request is under way, or once the
+           server has acknowledged it and the client has not received that yet
+
+While nothing listens at the server's address, requests wait in the proxy, as they do in a load balancer. So the errors
+that a client gets are those of the server itself.
 """
 
 import asyncio
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,15 +25,19 @@ from typing import Any, NamedTuple
 import httpx
 import uvicorn
 
+from assay.base.errors import AssayError
+
 MESSAGES = ("before", "within", "after", "doubled", "delayed")
 DELAY_S = 0.4
+AWAY_S, AWAY_POLL_S = 60.0, 0.05
+"""How long requests wait for a server that does not listen."""
 DATUMS_IN_CHUNK = 2
-"""The client is told to send a batch in chunks of this many sequences, all at the same time."""
+"""Sequences in a part of a batch."""
 _DROPPED = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Fault(NamedTuple):
+class RequestFault(NamedTuple):
     """What happens to one request."""
 
     kind: str
@@ -45,18 +53,22 @@ class FaultProxy:
     """An ASGI application before a server."""
 
     def __init__(self, url: str, callbacks: Mapping[str, Callable[[], None]]) -> None:
-        self._waiting: dict[tuple[str, int], Fault] = {}
+        self._waiting: dict[tuple[str, int], RequestFault] = {}
         self._url = url
         self._callbacks = callbacks
         self._counts = Counter[str]()
+        self.failure: AssayError | None = None
+        """What a callback raised."""
 
-    def begin(self, faults: Sequence[Fault]) -> None:
-        """Count requests from here on."""
+    def begin(self, faults: Sequence[RequestFault], *, is_parallel: bool = True) -> None:
+        """Count requests from here on. `is_parallel`: a client may send the chunks of a batch at the same time."""
+        self._is_parallel = is_parallel
         self._waiting = {(fault.path, fault.number): fault for fault in faults}
         self._counts.clear()
+        self.failure = None
 
     @property
-    def missed(self) -> list[Fault]:
+    def missed(self) -> list[RequestFault]:
         """Faults whose requests did not come."""
         return [*self._waiting.values()]
 
@@ -79,7 +91,8 @@ class FaultProxy:
         if kind == "after":
             await _respond(send, 503, [], b"{}")
             return
-        content = _with_small_chunks(response.content) if scope["path"].endswith("client/config") else response.content
+        is_config = scope["path"].endswith("client/config") and response.status_code == 200
+        content = self._with_small_chunks(response.content) if is_config else response.content
         headers = [pair for pair in response.headers.raw if pair[0].lower() not in (*_DROPPED, b"content-encoding")]
         await _respond(send, response.status_code, headers, content, is_cut=kind == "within")
 
@@ -90,14 +103,14 @@ class FaultProxy:
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _forward(self, scope: dict[str, Any], body: bytes, fault: Fault | None) -> httpx.Response:
+    async def _forward(self, scope: dict[str, Any], body: bytes, fault: RequestFault | None) -> httpx.Response:
         kind = "" if fault is None else fault.kind
         if kind == "delayed":
             await asyncio.sleep(DELAY_S)
         sending = [self._request(scope, body) for _ in range(2 if kind == "doubled" else 1)]
         if fault is None or kind not in self._callbacks:
             return (await asyncio.gather(*sending))[0]
-        called = asyncio.to_thread(self._callbacks[kind])
+        called = asyncio.to_thread(self._call, kind)
         if fault.is_acknowledged:
             response = await sending[0]
             await called
@@ -108,11 +121,25 @@ class FaultProxy:
     async def _request(self, scope: dict[str, Any], body: bytes) -> httpx.Response:
         headers = [pair for pair in scope["headers"] if pair[0] not in _DROPPED]
         query = scope["query_string"].decode()
-        address = f"{self._url}{scope['path']}{'?' if query else ''}{query}"
+        address = f"{self._url}{scope['raw_path'].decode()}{'?' if query else ''}{query}"
+        deadline_s = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return await self._client.request(scope["method"], address, headers=headers, content=body)
+            except httpx.TransportError as error:
+                if not isinstance(error, httpx.ConnectError) or self.failure or time.monotonic() > deadline_s:
+                    return httpx.Response(503, content=json.dumps({"error": str(error)}).encode())
+            await asyncio.sleep(AWAY_POLL_S)
+
+    def _with_small_chunks(self, config: bytes) -> bytes:
+        tree = {**json.loads(config), "fwdbwd_max_chunk_len": DATUMS_IN_CHUNK}
+        return json.dumps(tree if self._is_parallel else {**tree, "parallel_fwdbwd_chunks": False}).encode()
+
+    def _call(self, kind: str) -> None:
         try:
-            return await self._client.request(scope["method"], address, headers=headers, content=body)
-        except httpx.TransportError as error:  # the server is away
-            return httpx.Response(503, content=json.dumps({"error": str(error)}).encode())
+            self._callbacks[kind]()
+        except AssayError as error:
+            self.failure = error
 
 
 async def _respond(
@@ -125,12 +152,8 @@ async def _respond(
         raise ConnectionError("the response breaks off here")
 
 
-def _with_small_chunks(config: bytes) -> bytes:
-    return json.dumps({**json.loads(config), "fwdbwd_max_chunk_len": DATUMS_IN_CHUNK}).encode()
-
-
 @contextmanager
-def before(url: str, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[tuple[FaultProxy, str]]:
+def proxy_before(url: str, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[tuple[FaultProxy, str]]:
     """Run a proxy before a server; yield it with its address."""
     proxy = FaultProxy(url, callbacks)
     with socket.socket() as listener:

@@ -1,28 +1,34 @@
-"""Training loops as clients write them, in a process of their own: `python loops.py`.
+"""Training loops of the `tinker` SDK, in a process of their own: `python -m assay.checks.api.tinker_loops`.
 
 Reads one JSON line per loop, {"loop": "sft", "url": ..., "base": ..., "key": ..., "change": "doubled optim_step"}, and
 writes one line with all that the client saw. `change` makes the loop itself do an operation of its second step twice,
-or not at all: what a server does that hears one request twice, or loses it.
+or not at all: what a server does that executes one request twice, or loses it.
 """
 
-import json
-import sys
-import warnings
 from typing import Any
 
 import tinker
 from tinker import types
 
+from assay.checks.api.client import run_loops
+
 NUM_STEPS = 4
 CHANGED_STEP = 1
+CHUNK = 2
+"""Sequences of a batch that the proxy loses or repeats together."""
 PROMPT = [5, 6, 7, 8]
 
 
+class MixedUpError(Exception):
+    """The server returned the result of another request."""
+
+
 class Loop:
-    """One loop; `seen` is what the client saw."""
+    """One loop."""
 
     def __init__(self, service: Any, base: str, change: str) -> None:
-        self.seen: list[Any] = []
+        self.seen: dict[str, Any] = {}
+        """What the client saw, by a text that says what it is."""
         self._service = service
         self._base = base
         self._change = change
@@ -46,7 +52,7 @@ class Loop:
             sampler = client.save_weights_and_get_sampling_client().result()
             prompt = types.ModelInput.from_ints(PROMPT)
             sequences = self._wait(sampler.sample(prompt=prompt, num_samples=4, sampling_params=settings)).sequences
-            self.seen.append([[[*item.tokens], [*item.logprobs]] for item in sequences])
+            self._see("samples", [[[*item.tokens], [*map(float, item.logprobs)]] for item in sequences])
             self._train(
                 client, [_policy_datum(item, index) for index, item in enumerate(sequences)], "importance_sampling"
             )
@@ -57,15 +63,16 @@ class Loop:
         client = self._new_model()
 
         def loss(_: Any, logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
-            import torch
-
-            total = -torch.nn.functional.logsigmoid(0.1 * (logprobs[0].sum() - logprobs[1].sum()))
-            return total, {"margin": float((logprobs[0].sum() - logprobs[1].sum()).detach())}
+            margin = logprobs[0].sum() - logprobs[1].sum()
+            return (1.0 + (-0.1 * margin).exp()).log(), {"margin": float(margin.detach())}
 
         for step in range(NUM_STEPS):
-            output = self._wait(client.forward_backward_custom([self._datum(step, 0), self._datum(step, 1)], loss))
-            self.seen.append(dict(output.metrics))
-            self._wait(client.optim_step(types.AdamParams(learning_rate=0.01)))
+            data = [self._datum(step, 0), self._datum(step, 1)]
+            for _ in range(self._num_times("forward_backward")):
+                self._see("metrics", dict(self._wait(client.forward_backward_custom(data, loss)).metrics))
+            for _ in range(self._num_times("optim_step")):
+                self._wait(client.optim_step(types.AdamParams(learning_rate=0.01)))
+            self._step += 1
         self._probe(client)
 
     def _new_model(self) -> Any:
@@ -75,14 +82,19 @@ class Loop:
         """A pass and an update, sent before either is waited for."""
         passes = self._num_times("forward_backward")
         steps = self._num_times("optim_step")
-        futures = [client.forward_backward(data, loss_fn) for _ in range(passes)]
+        trained = data if passes else data[:-CHUNK]
+        futures = [client.forward_backward(trained, loss_fn)]
+        futures += [client.forward_backward(data[-CHUNK:], loss_fn)] if passes > 1 else []
         updates = [client.optim_step(types.AdamParams(learning_rate=0.01)) for _ in range(steps)]
         for output in [future.result() for future in futures][:1]:
-            self.seen.append([[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs])
-            self.seen.append(dict(output.metrics))
+            self._see("logprobs", _logprobs(output, trained))
+            self._see("metrics", dict(output.metrics))
         for update in [future.result() for future in updates][:1]:
-            self.seen.append(update.metrics)
+            self._see("update", update.metrics)
         self._step += 1
+
+    def _see(self, about: str, value: Any) -> None:
+        self.seen[f"{about} of step {self._step + 1}"] = value
 
     def _num_times(self, operation: str) -> int:
         kind, _, changed = self._change.partition(" ")
@@ -92,8 +104,8 @@ class Loop:
 
     def _probe(self, client: Any) -> None:
         """What the weights are, as far as a client can tell."""
-        output = self._wait(client.forward([self._datum(9, index) for index in range(4)], "cross_entropy"))
-        self.seen.append([[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs])
+        data = [self._datum(9, index) for index in range(4)]
+        self.seen["logprobs at the end"] = _logprobs(self._wait(client.forward(data, "cross_entropy")), data)
 
     def _datum(self, step: int, index: int) -> Any:
         tokens = [1 + (7 * step + 3 * index + position) % 50 for position in range(6 + index % 3)]
@@ -102,6 +114,15 @@ class Loop:
 
     def _wait(self, future: Any) -> Any:
         return future.result()
+
+
+def _logprobs(output: Any, data: list[Any]) -> list[list[float]]:
+    """Return the logprobs of a pass. Raises `MixedUpError` if they cannot be those of its datums."""
+    logprobs = [[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs]
+    lengths = [len(datum.loss_fn_inputs["target_tokens"].data) for datum in data]
+    if [*map(len, logprobs)] != lengths:
+        raise MixedUpError(f"datums of {lengths} tokens got {[*map(len, logprobs)]} logprobs")
+    return logprobs
 
 
 def _policy_datum(sequence: Any, index: int) -> Any:
@@ -115,7 +136,7 @@ def _policy_datum(sequence: Any, index: int) -> Any:
     return types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
 
 
-def run(loop: str, url: str, base: str, key: str, change: str = "") -> dict[str, Any]:
+def run(loop: str, url: str, base: str, key: str, change: str, **_: Any) -> dict[str, Any]:
     """Run a loop; return what its client saw, and its error."""
     running = None
     try:
@@ -125,11 +146,8 @@ def run(loop: str, url: str, base: str, key: str, change: str = "") -> dict[str,
         service.close("success").result()
         return {"seen": running.seen, "error": None}
     except Exception as error:
-        return {"seen": [] if running is None else running.seen, "error": f"{type(error).__name__}: {error}"}
+        return {"seen": {} if running is None else running.seen, "error": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(run(**json.loads(line))) + "\n")
-        sys.stdout.flush()
+    run_loops(run)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from assay.checks.api.judge import FaultVerdict, Judge
+from assay.checks.api.proxy import RequestFault
 from assay.serving.sessions.request_log import RequestLog
 from served import app_in
 from sessions import AnsweringWorker, on_socket, tinker_server
-from tinker_judge.judge import Judge, Verdict, table
-from tinker_judge.proxy import Fault
 
 DAY_S = 86_400.0
 WRITE_DELAY_S = 0.05
@@ -25,8 +25,8 @@ def app(requires, tmp_path: Path) -> Any:
 
 
 def verdicts_on(
-    app: Any, worker: AnsweringWorker, *faults: Fault, callbacks: Mapping[str, Callable[[], None]] | None = None
-) -> Iterator[Verdict]:
+    app: Any, worker: AnsweringWorker, *faults: RequestFault, callbacks: Mapping[str, Callable[[], None]] | None = None
+) -> Iterator[FaultVerdict]:
     with (
         on_socket(tinker_server(app)) as url,
         worker.at_work(),
@@ -40,14 +40,14 @@ def test_a_repeated_request_has_one_effect_and_a_clock_that_jumps_has_none(app) 
         app.clock.at_s += by_s
 
     faults = [
-        Fault("after", "optim_step"),
-        Fault("delayed", "forward_backward", 4),
-        Fault("clock ahead", "optim_step", 2),
-        Fault("clock back", "forward_backward", 5, is_acknowledged=True),
+        RequestFault("after", "optim_step"),
+        RequestFault("delayed", "forward_backward", 4),
+        RequestFault("clock ahead", "optim_step", 2),
+        RequestFault("clock back", "forward_backward", 5, is_acknowledged=True),
     ]
     callbacks = {"clock ahead": lambda: move_clock(DAY_S), "clock back": lambda: move_clock(-2 * DAY_S)}
     verdicts = [*verdicts_on(app, AnsweringWorker(app.sessions), *faults, callbacks=callbacks)]
-    assert [item.verdict for item in verdicts] == ["held"] * 4, table(verdicts)
+    assert [item.verdict for item in verdicts] == ["held"] * 4, verdicts
 
 
 def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, monkeypatch) -> None:
@@ -61,8 +61,8 @@ def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, mon
 
     monkeypatch.setattr(RequestLog, "append", append_and_do_again)
     # The second step's last pass of three: each chunk of a batch counts.
-    (verdict,) = verdicts_on(app, worker, Fault("after", "forward_backward", 6))
-    assert verdict.verdict in ("doubled", "changed"), table([verdict])
+    (verdict,) = verdicts_on(app, worker, RequestFault("after", "forward_backward", 6))
+    assert verdict.verdict in ("doubled", "wrong"), verdict
 
 
 def test_a_server_that_acknowledges_before_it_appends_is_caught(app, monkeypatch) -> None:
@@ -84,6 +84,6 @@ def test_a_server_that_acknowledges_before_it_appends_is_caught(app, monkeypatch
     monkeypatch.setattr(
         RequestLog, "has_request", lambda log, seq_id: f"{log.target}:{seq_id}" in memory or has_request(log, seq_id)
     )
-    fault = Fault("kill server", "optim_step", 2, is_acknowledged=True)
+    fault = RequestFault("kill server", "optim_step", 2, is_acknowledged=True)
     (verdict,) = verdicts_on(app, AnsweringWorker(app.sessions), fault, callbacks={"kill server": die})
-    assert verdict.verdict == "error" and "no request" in verdict.error, table([verdict])
+    assert verdict.verdict == "error" and "no request" in verdict.error, verdict

@@ -1,0 +1,198 @@
+"""Verdicts on a server: a loop with faults is compared with the same loop undisturbed.
+
+held       the client saw what it sees undisturbed
+lost       it saw what a loop sees that leaves this operation out
+doubled    it saw what a loop sees that executes this operation twice
+wrong      it saw something else
+error      it got an error
+stuck      the loop did not end in time
+not tried  the loop sends no such request, or the server does not serve it
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+from assay.base.errors import ConfigError
+from assay.checks.api.client import LoopClient
+from assay.checks.api.proxy import FaultProxy, RequestFault, proxy_before
+from assay.checks.api.server import JOBS
+
+REQUESTS: Mapping[str, tuple[str, ...]] = {
+    "sft": ("create_model", "forward_backward", "optim_step", "save_weights", "load_weights", "retrieve_future"),
+    "rl": ("save_weights_for_sampler", "asample", "forward_backward", "optim_step", "retrieve_future"),
+    "dpo": ("forward_backward", "optim_step", "retrieve_future"),
+    JOBS: ("files", "jobs", "events", "completions", "pause", "resume", "cancel"),
+}
+"""Loop -> requests that faults strike, by the last part of their address."""
+TINKER_LOOPS = tuple(loop for loop in REQUESTS if loop != JOBS)
+CREATIONS = ("files", "jobs")
+"""Requests without a number or key, so a copy of one is a second creation; only the SDK's repeat is marked."""
+NOT_STRUCK = ("the loop sends no such request", "a copy of a creation is another creation")
+ONCE = ("create_model", "save_weights", "load_weights")
+"""Requests that a loop of the Tinker API sends once."""
+LOOP_TIMEOUT_S = 300.0
+WEIGHTS = "logprobs at the end"
+"""The observation that tells what the weights are."""
+SAME_WEIGHTS = 1e-5
+"""Largest distance of it between loops with the same gradients, which may be summed in another order."""
+NOISE_FACTOR = 10.0
+"""A difference counts from this multiple of the difference between two undisturbed loops."""
+
+
+class FaultVerdict(NamedTuple):
+    """The outcome of a loop with faults."""
+
+    loop: str
+    faults: tuple[RequestFault, ...]
+    verdict: str
+    error: str = ""
+    """What the client saw, unless it is what it sees undisturbed."""
+
+
+def fault_of(loop: str, request: str, kind: str) -> RequestFault:
+    """Return a fault of one of a loop's requests. Kinds that end in `-after` wait for the acknowledgement."""
+    if loop == JOBS:  # the first list of events is that with which the second one is compared
+        number = 1 + (request == "events")
+    elif request == "forward_backward":  # the last chunk of the second step, or the first, which the others overtake
+        number = {"sft": 6, "rl": 4, "dpo": 4}[loop] - (kind == "delayed") * {"sft": 2, "rl": 1, "dpo": 0}[loop]
+    else:
+        number = 1 if request in ONCE else 3 if request == "retrieve_future" else 2
+    return RequestFault(kind, request, number, is_acknowledged=kind.endswith("-after"))
+
+
+class Judge:
+    """A client process before a server's URL."""
+
+    def __init__(
+        self, url: str, *, base: str, key: str = "any", timeout_s: float = LOOP_TIMEOUT_S, is_parallel: bool = True
+    ) -> None:
+        """`is_parallel`: the chunks of a batch are sent at the same time, and not only where one of them is delayed."""
+        self._url = url
+        self._is_parallel = is_parallel
+        self._base = base
+        self._key = key
+        self._timeout_s = timeout_s
+        self._known: dict[tuple[str, str], dict[str, Any]] = {}
+        self._noise: dict[str, float] = {}
+
+    @contextmanager
+    def sitting(
+        self, callbacks: Mapping[str, Callable[[], None]] | None = None
+    ) -> Iterator[Callable[..., FaultVerdict]]:
+        """Yield the function that judges a loop of the Tinker API with faults. `callbacks`: such as restarts, by the
+        name of the fault."""
+        key = self._key if self._key.startswith("tml-") else f"tml-{self._key}"  # which the SDK requires
+        with self._playing("assay.checks.api.tinker_loops", key, callbacks or {}) as (play, proxy):
+
+            def judge(loop: str, *faults: RequestFault) -> FaultVerdict:
+                undisturbed = self._undisturbed(loop, play)
+                try:
+                    found = play(loop, *faults)
+                except TimeoutError as error:
+                    return FaultVerdict(loop, faults, "stuck", str(error))
+                if found["error"] is not None:
+                    return FaultVerdict(loop, faults, "error", found["error"])
+                if proxy.missed:
+                    return FaultVerdict(loop, faults, "not tried", f"the loop sends no {proxy.missed[0].path}")
+                difference = self._difference(loop, undisturbed, found)
+                return FaultVerdict(
+                    loop, faults, self._name_of(loop, found, faults, play) if difference else "held", difference
+                )
+
+            yield judge
+
+    @contextmanager
+    def job_sitting(self, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[Callable[..., list[FaultVerdict]]]:
+        """Yield the function that judges the loop of OpenAI's API with a fault of one kind at all of its requests,
+        which are judged one by one; undisturbed without a kind."""
+        key = self._key.removeprefix("tml-")
+        with self._playing("assay.checks.api.job_loop", key, callbacks) as (play, proxy):
+
+            def judge(kind: str = "") -> list[FaultVerdict]:
+                struck = [request for request in REQUESTS[JOBS] if not (kind == "doubled" and request in CREATIONS)]
+                faults = [fault_of(JOBS, request, kind) for request in struck] if kind else []
+                try:
+                    found = play(JOBS, *faults)["seen"]
+                except TimeoutError as error:
+                    return [FaultVerdict(JOBS, tuple(faults), "stuck", str(error))]
+                missed = {*REQUESTS[JOBS]} - {*struck} | {fault.path for fault in proxy.missed}
+                return [
+                    FaultVerdict(JOBS, (fault_of(JOBS, request, kind),), "not tried", NOT_STRUCK[kind == "doubled"])
+                    if request in missed and outcome == "held"
+                    else FaultVerdict(JOBS, (fault_of(JOBS, request, kind),), outcome, detail)
+                    for request, (outcome, detail) in found.items()
+                ]
+
+            yield judge
+
+    @contextmanager
+    def _playing(
+        self, module: str, key: str, callbacks: Mapping[str, Callable[[], None]]
+    ) -> Iterator[tuple[Callable[..., dict[str, Any]], FaultProxy]]:
+        with proxy_before(self._url, callbacks) as (proxy, address), closing(LoopClient(module)) as client:
+
+            def play(loop: str, *faults: RequestFault, change: str = "") -> dict[str, Any]:
+                proxy.begin(faults, is_parallel=self._is_parallel or any(fault.kind == "delayed" for fault in faults))
+                line = {"loop": loop, "url": address, "base": self._base, "key": key, "change": change}
+                return client.run({**line, "timeout_s": self._timeout_s}, lambda: proxy.failure)
+
+            yield play, proxy
+
+    def _undisturbed(self, loop: str, play: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+        """Return what the client sees without faults. Raises `ConfigError` if this fails or cannot be repeated."""
+        if (loop, "") not in self._known:
+            first, second = play(loop), play(loop)
+            if (error := first["error"] or second["error"]) is not None:
+                raise ConfigError(f"the loop {loop} fails without any fault: {error}")
+            noise = distance(first["seen"], second["seen"])
+            if math.isinf(noise):
+                text = describe_difference(first["seen"], second["seen"], 0.0)
+                raise ConfigError(
+                    f"two undisturbed loops {loop} differ, so no fault can be judged by it: {text}. Does the server "
+                    "use the seeds?"
+                )
+            self._known[loop, ""], self._noise[loop] = first, NOISE_FACTOR * noise
+        return self._known[loop, ""]
+
+    def _name_of(
+        self, loop: str, found: dict[str, Any], faults: tuple[RequestFault, ...], play: Callable[..., dict[str, Any]]
+    ) -> str:
+        """Return `doubled` or `lost` if a loop that does so itself ends with the same weights; else `wrong`."""
+        weights = found["seen"][WEIGHTS]
+        if distance(self._known[loop, ""]["seen"][WEIGHTS], weights) > SAME_WEIGHTS:
+            for fault in faults:
+                for outcome in ("doubled", "lost"):
+                    change = f"{outcome} {fault.path}"
+                    if (loop, change) not in self._known:
+                        self._known[loop, change] = play(loop, change=change)
+                    if distance(self._known[loop, change]["seen"].get(WEIGHTS), weights) <= SAME_WEIGHTS:
+                        return outcome
+        return "wrong"
+
+    def _difference(self, loop: str, expected: dict[str, Any], found: dict[str, Any]) -> str:
+        return describe_difference(expected["seen"], found["seen"], self._noise[loop])
+
+
+def distance(first: Any, second: Any) -> float:
+    """Return the largest relative difference between numbers of two trees; infinity if anything else differs."""
+    if isinstance(first, float) and isinstance(second, float):
+        if first == second or (math.isnan(first) and math.isnan(second)):
+            return 0.0
+        difference = abs(first - second) / max(1.0, abs(first), abs(second))
+        return math.inf if math.isnan(difference) else difference
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        return max((distance(first[key], second[key]) for key in first), default=0.0)
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return max(map(distance, first, second), default=0.0)
+    return 0.0 if first == second else math.inf
+
+
+def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any], noise: float) -> str:
+    """Return the first observation that differs by more than `noise`; empty if none does."""
+    for about in (*expected, *(key for key in found if key not in expected)):
+        pair = expected.get(about), found.get(about)
+        if not distance(*pair) <= noise:
+            return f"{about}: {str(pair[1])[:80]} instead of {str(pair[0])[:80]}"
+    return ""
