@@ -14,6 +14,7 @@ from assay.serving.base_models import read_base_models
 from assay.serving.sessions.request_log import JSON, PROTOBUF, RequestKind, TargetId
 from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker.messages import FLOAT32, INT64, canonical_bytes, new_message
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workers.sessions.model import ModelExecutor, SessionTools
 from assay.workers.sessions.rank_models import ModelRanks, OwnModels
@@ -32,6 +33,7 @@ class RequestedSession:
     ) -> None:
         """`models`: fields of each. `changes`: of the base model's file."""
         self.clock = ManualClock()
+        self.home = Home.at(folder)
         self.store = open_store(str(folder / "api"))
         self.sessions = SessionRepository(self.store, self.clock)
         self.notes: list[str] = []

@@ -70,14 +70,22 @@ class _Run(_Type):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
         """Return the whole id, as far as it is known without asking a server."""
-        return current_home().meant_run(value)
+        try:
+            return current_home().meant_run(value)
+        except ConfigError as error:
+            if not is_session(value):
+                raise
+            raise ConfigError(
+                f"{value}: no worker has executed a request of the session, so it is no run yet. Start 'assay serve "
+                "sessions'."
+            ) from error
 
 
 class _RunOrPipeline(_Run):
-    """The name of a declared pipeline, a session of the Tinker API by its whole id, or a run."""
+    """The name of a declared pipeline, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if is_session(value) or current_home().has_pipeline(value):
+        if current_home().has_pipeline(value):
             return str(value)
         return super().convert(value, param, ctx)
 

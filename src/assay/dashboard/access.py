@@ -55,20 +55,20 @@ class Reader(NamedTuple):
         return f"{topic}:{self.scope}" if self.scope and topic in ("runs", "jobs") else topic
 
 
-API_RUNS: tuple[IdKind, ...] = ("ftjob", "evalrun", "batch")
+API_RUNS: tuple[IdKind, ...] = ("ftjob", "evalrun", "batch", "session")
 """Kinds of resources under whose ids the ledger has runs or device time."""
 
 
 def visible_runs(reader: Reader, api: AppState) -> VisibleRuns | None:
-    """Return the rule of what a project sees: all runs but those of other projects' jobs, evals and batches; None for
-    a reader who sees all.
+    """Return the rule of what a project sees: all runs but those of other projects' jobs, evals, batches and sessions;
+    None for a reader who sees all.
 
     What is not known to belong to the reader's project is hidden.
     """
     if reader.sees_all:
         return None
     forms = [(f"{kind}-", len(new_id(kind, 0.0))) for kind in API_RUNS]
-    own = (repository.newest(reader.project) for repository in (api.jobs, api.eval_runs, api.batches))
+    own = (repository.newest(reader.project) for repository in (api.jobs, api.eval_runs, api.batches, api.sessions))
     return VisibleRuns(forms, tuple(chain.from_iterable(own)))
 
 

@@ -6,7 +6,20 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
-IncidentKind = Literal["hang", "straggler", "wrong_arithmetic", "fault", "repeated_failure", "other_code"]
+IncidentKind = Literal[
+    "hang",
+    "straggler",
+    "wrong_arithmetic",
+    "fault",
+    "repeated_failure",
+    "other_code",
+    "failed_request",
+    "loss_not_finite",
+    "ranks_lost",
+    "waiting",
+]
+"""The last four are of sessions of the Tinker API: a request with an error as its result, a step whose loss is not
+finite, ranks that ended and were started again, and a worker that cannot execute the session for now."""
 
 
 class Incident(Record):

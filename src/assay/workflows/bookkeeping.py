@@ -101,7 +101,9 @@ def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
 
 
 def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
-    """Record the device time of a finished attempt by phase."""
+    """Record the device time of a finished attempt by phase, unless it is a session's, which its charges tell."""
+    if run.is_session():
+        return
     assert attempt.ended_s is not None and attempt.end_step is not None
     later = [
         saved_attempt for saved_attempt in saved_attempts(Path(run.run_dir)) if saved_attempt.attempt > attempt.attempt

@@ -43,6 +43,11 @@ class Deletion(NamedTuple):
 def plan_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
     """Return what deleting a run means. Raises `ConfigError` if it is running, or may be."""
     run = home.run(run_id)
+    if run.is_session():
+        raise ConfigError(
+            f"run '{run_id}' is a session of the Tinker API, whose cost stays on record. 'assay serve sessions "
+            "--keep-days' removes what has no name after its client has closed it; the client deletes saved weights."
+        )
     launch = last_launch(run)
     state = "ended" if launch is None else state_of(launch)
     attempts = saved_attempts(Path(run.run_dir))

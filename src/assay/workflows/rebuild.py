@@ -14,13 +14,13 @@ from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, DataError, StoreError
 from assay.evals.queue import PREFIX, stored_results
 from assay.records.run import Run
-from assay.serving.admin.spend import ChargedResources, debit_all
+from assay.serving.admin.spend import ChargedResources, debit, debit_all
 from assay.serving.batches.batches import BatchRepository
 from assay.serving.evals.runs import EvalRunRepository
 from assay.serving.sessions.sessions import SessionRepository
 from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.home import CAMPAIGN_FILE, Home
+from assay.store.home import API, CAMPAIGN_FILE, Home
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.ledger.writer import clear_missed, missed_subjects
 from assay.store.objects import open_store
@@ -108,6 +108,13 @@ def _api_debits(ledger: Ledger, home: Home) -> None:
         debit_all(ledger, ChargedResources(*kinds))
 
 
+def _session_debits(ledger: Ledger, run: Run) -> None:
+    if run.is_session():
+        store = open_store(str(Path(run.run_dir).parent / API))
+        state = SessionRepository(store, SystemClock()).state_once(run.run_id)
+        debit(ledger, run.run_id, () if state is None else state.charges)
+
+
 def _campaigns(ledger: Ledger, home: Home) -> None:
     for path in sorted(home.campaigns.glob(f"*/{CAMPAIGN_FILE}")):
         ledger.record_campaign(declared_campaign(path.parent))
@@ -118,6 +125,7 @@ def _campaigns(ledger: Ledger, home: Home) -> None:
 SOURCES_OF_A_RUN = (
     *RUN_SOURCES,
     LedgerSource(("phase_seconds",), "metrics/*/*.seg of an attempt that nobody ended", _unended_attempt),
+    LedgerSource(("phase_seconds",), "for a session: api/session/*/log", _session_debits),
 )
 
 SOURCES_OF_A_HOME = (

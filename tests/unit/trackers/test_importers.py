@@ -378,7 +378,7 @@ def test_an_imported_run_is_no_run_to_resume_audit_or_replay(home: Home, tmp_pat
         ("decide", "compare", line.run_id, line.run_id),
     ):
         assert "was imported from tensorboard: it has metrics" in assay(*command, code=2).err
-    assert "imported from" in assay("runs", "list").out
+    assert "kind" in (listing := assay("runs", "list").out) and "tensorboard" in listing
     (listed,) = assay.json("runs", "list", "--where", "name=logs")
     assert (listed["status"], listed["step"], listed["imported"]["tool"]) == ("unknown", 1, "tensorboard")
 

@@ -5,16 +5,7 @@ from pathlib import Path
 import click
 
 from assay.base.clock import SystemClock
-from assay.base.errors import ConfigError
-from assay.cli.parameters import (
-    RUN,
-    RUN_OR_PIPELINE,
-    current_home,
-    current_sessions,
-    is_session,
-    json_option,
-    ledger_with_runs,
-)
+from assay.cli.parameters import RUN, RUN_OR_PIPELINE, current_home, json_option, ledger_with_runs
 
 
 @click.command()
@@ -22,11 +13,8 @@ from assay.cli.parameters import (
 @json_option
 def show(run_id: str, as_json: bool) -> None:
     """Show what RUN (its id, or the beginning of it) did, cost and measured; for a pipeline, its stages; for a
-    session of the Tinker API, its models."""
+    session of the Tinker API, also its models and what they wait for."""
     home = current_home()
-    if is_session(run_id):
-        _show_session(run_id.partition(":")[0], as_json)
-        return
     if home.has_pipeline(run_id):
         from assay.cli.train.pipeline import print_pipeline
 
@@ -49,21 +37,6 @@ def show(run_id: str, as_json: bool) -> None:
         written = ledger.last_writes().get(view.run_id)
         if view.imported is None and written is not None and is_stale(Path(view.run_dir), view.status, written[0]):
             click.secho(stale_text(view.run_id, written, now_s), err=True, fg="yellow")
-
-
-def _show_session(session_id: str, as_json: bool) -> None:
-    from assay.reporting.documents.runs.session import session_document
-    from assay.reporting.terminal.document import print_document
-    from assay.reporting.views.session import session_view
-
-    sessions = current_sessions()
-    if (state := sessions.state(session_id)) is None:
-        raise ConfigError(f"No session {session_id} in {sessions.store.url}.")
-    view = session_view(sessions, session_id, state, current_home().settings())
-    if as_json:
-        click.echo(view.to_json())
-    else:
-        print_document(session_document(view))
 
 
 @click.command()

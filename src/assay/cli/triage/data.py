@@ -61,4 +61,6 @@ def _rows_path(source: str) -> Path:
     run_id = home.meant_run(source)
     if not home.has_run(run_id):
         raise ConfigError(f"{source}: no such file or folder, and no run in {home.folder}.")
-    return Path(str(home.run(run_id).recipe["data"]["dataset"]))
+    run = home.run(run_id)
+    run.check_trained_here()
+    return Path(str(run.recipe["data"]["dataset"]))

@@ -37,7 +37,7 @@ from assay.reporting.document import (
     name,
     number,
 )  # fmt: skip
-from assay.reporting.documents.runs.run_verdict import next_commands, run_verdict
+from assay.reporting.documents.runs.run_verdict import incident_lines, next_commands, run_verdict
 from assay.reporting.views.runs.run import RunView
 from assay.reporting.views.statements import device_time_text
 from assay.reporting.views.triage_statements import (
@@ -522,7 +522,9 @@ def _run_verdicts(runs: Sequence[RunView]) -> list[tuple[RunView, Verdict]]:
 def _happened(verdicts: Sequence[tuple[RunView, Verdict]]) -> Iterator[Blocks]:
     """Yield what happened to each of a few runs, the worst first."""
     for run, verdict in verdicts:
-        yield run.run_id, [Paragraph(f"{verdict.word}: {verdict.sentence} Next: {next_commands(run)[0][1]}")]
+        text = f"{verdict.word}: {verdict.sentence} Next: {next_commands(run)[0][1]}"
+        lines = incident_lines(run)
+        yield run.run_id, [Paragraph(text), *([Listing(lines)] if lines else [])]
 
 
 def _results(overview: TriageOverview, lost: str) -> Iterator[Block]:

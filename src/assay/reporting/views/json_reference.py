@@ -55,7 +55,6 @@ from assay.reporting.views.runs.run_groups import RunGroup
 from assay.reporting.views.runs.run_list import ImportLine, RunLine
 from assay.reporting.views.runs.samples import StepRollouts
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
-from assay.reporting.views.session import SessionView
 from assay.reporting.views.session_audit import SessionAudit
 
 HEAD = """# The keys of `--json`
@@ -85,7 +84,6 @@ PRINTED = (
     Printed("assay runs groups", "a list, one object a recipe", RunGroup),
     Printed("assay runs show, assay train", "one object; `train` prints it once the run is done", RunView),
     Printed("assay runs show PIPELINE, assay train PIPELINE", "one object", PipelineView),
-    Printed("assay runs show SESSION", "one object", SessionView),
     Printed("assay train --check", "one object", CheckView),
     Printed("assay runs diff", "one object", RunDiffView),
     Printed("assay train --on background, assay train --on SCHEDULER", "one object, at once", Launch),

@@ -1,12 +1,15 @@
-"""The view of a session of the Tinker API: its models, what they executed, and what it cost."""
+"""The view of what a session of the Tinker API has beyond other runs: models, and what they executed."""
 
 import json
+from pathlib import Path
 
-from assay.reporting.views.view import UtcTime, View
+from assay.base.clock import SystemClock
+from assay.reporting.views.view import View
 from assay.serving.sessions.request_log import PROTOBUF, RequestId, RequestLog, TargetId, data_folder
 from assay.serving.sessions.sessions import CheckpointPath, SessionRepository, SessionState
 from assay.serving.tinker.messages import parse_message
-from assay.store.settings import Settings
+from assay.store.home import API
+from assay.store.objects import open_store
 
 _NEWEST = 20
 """Results in which the newest loss and gradient norm are looked for."""
@@ -38,37 +41,25 @@ class SessionModelView(View):
 class SessionView(View):
     """A session."""
 
-    session_id: str
-    """As in the paths of its saved weights."""
     project: str
     """That it is charged to."""
-    created: UtcTime
-    finished: str | None
-    """How the client ended it, such as `success`; None while it is open."""
     models: tuple[SessionModelView, ...]
     """By number."""
     num_samples: int
     """Acknowledged requests of all samplers."""
-    device_hours: float
-    cost: float | None
-    """At the price of `planned_device`; None if there is none."""
-    currency: str
 
 
-def session_view(sessions: SessionRepository, session_id: str, state: SessionState, settings: Settings) -> SessionView:
-    """Return what is stored of a session."""
-    device_hours, price = sum(charge.device_s for charge in state.charges) / 3600, settings.planned_price()
-    samples = sessions.store.list(f"{data_folder(session_id)}/sample/")
+def session_view(run_dir: Path) -> SessionView | None:
+    """Return what is stored of the session with this run; None if the API's folder is not beside it."""
+    sessions = SessionRepository(open_store(str(run_dir.parent / API)), SystemClock())
+    if (state := sessions.state(run_dir.name)) is None:
+        return None
+    targets = [TargetId(run_dir.name, "train", number) for number in sorted(state.models)]
+    samples = sessions.store.list(f"{data_folder(run_dir.name)}/sample/")
     return SessionView(
-        session_id=session_id,
         project=state.created.project,
-        created=state.created.at_s,
-        finished=None if state.finished is None else state.finished.status,
-        models=tuple(_model(sessions, TargetId(session_id, "train", number), state) for number in sorted(state.models)),
+        models=tuple(_model(sessions, target, state) for target in targets),
         num_samples=sum("/requests/" in item.key for item in samples),
-        device_hours=device_hours,
-        cost=None if price is None else price.of(device_hours).amount,
-        currency=settings.currency,
     )
 
 

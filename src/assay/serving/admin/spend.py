@@ -6,6 +6,7 @@ A job is charged per attempt, eval runs and batches per chunk, a session per lea
 split between the days in proportion. The sum over days equals the held time in the ledger.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -199,14 +200,16 @@ class ProjectSpend:
 
 
 def debit(ledger: "Ledger", resource_id: str, charges: Sequence[HeldTime]) -> None:
-    """Record the device time of one eval run, batch or session in the ledger."""
-    seconds = sum(charge.device_s for charge in charges)
-    if seconds:
-        is_training = any(map(_is_training, charges))
-        phases: dict[Phase, float] = {"compute" if is_training else "evaluation": seconds}
-        attempt = int(is_training)  # 0 is none
-        held = PhaseSeconds(run_id=resource_id, attempt=attempt, rank=0, held_s=seconds, seconds=phases)
-        ledger.record_phase_seconds(held)
+    """Record the device time of one eval run, batch or session in the ledger: of a session by lease, as its attempts
+    are."""
+    held_s: dict[int, float] = defaultdict(float)
+    for charge in charges:
+        held_s[charge.lease if isinstance(charge, SessionCharged) else 0] += charge.device_s
+    for attempt, seconds in held_s.items():
+        phases: dict[Phase, float] = {"compute" if attempt else "evaluation": seconds}
+        if seconds:
+            held = PhaseSeconds(run_id=resource_id, attempt=attempt, rank=0, held_s=seconds, seconds=phases)
+            ledger.record_phase_seconds(held)
 
 
 def debit_at_once(home: Home, resource_id: str, charges: Sequence[HeldTime]) -> None:

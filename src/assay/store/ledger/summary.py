@@ -14,9 +14,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.tables import UNFINISHED
 
 NOT_EVALUATED = (None, None, None)
-_LAST_LOSSES = (
-    "SELECT run_id, last_value FROM metric_series WHERE name = 'loss' AND rank = 0 ORDER BY run_id, attempt"
-)
+_LAST_LOSSES = "SELECT run_id, last_value FROM metric_series WHERE name = 'loss' AND rank = 0 ORDER BY attempt"
 SILENT_S = 900.0
 """A run on another host counts as running if it was heard of within this time."""
 

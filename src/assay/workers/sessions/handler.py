@@ -11,21 +11,22 @@ stored and freed.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
 
 from assay.base.errors import FencedError, NotInstalledError, StoreError
 from assay.records.session import SessionCharged
-from assay.serving.admin.spend import HeldTime
 from assay.serving.sessions.request_log import TargetId, data_folder, waiting_samples
 from assay.serving.sessions.sessions import SessionState
+from assay.store.home import Home
 from assay.store.leased_worker import WorkUnit
 from assay.store.leases import Lease
 from assay.workers.sessions.model import MAX_LOSSES, ModelExecutor, SessionTools
 from assay.workers.sessions.rank_models import RankModels
 from assay.workers.sessions.ranks import RanksLostError
+from assay.workers.sessions.session_run import SessionRun, end_run
 
 CHARGE_S = 60.0
 """Device time after which it is charged, so that a project exceeds its limit by little more."""
@@ -44,6 +45,7 @@ class _Held:
     lease: int
     began_s: float
     """Unix time."""
+    run: SessionRun
     device_s: float = 0.0
     """Device time in which it executed requests."""
     charged_s: float = 0.0
@@ -58,17 +60,17 @@ class SessionHandler:
     def __init__(
         self,
         tools: SessionTools,
+        home: Home,
         *,
         num_devices: int = 1,
         is_spent: Callable[[str], bool] = lambda project: False,
-        debit: Callable[[str, Sequence[HeldTime]], None] = lambda session_id, charges: None,
     ) -> None:
-        """`num_devices`: of all ranks. `is_spent`: project -> whether it is over its limit; then its sessions wait.
-        `debit`: called with all charges of a session that is let go."""
+        """`home`: of the sessions' runs. `num_devices`: of all ranks. `is_spent`: project -> whether it is over its
+        limit; then its sessions wait."""
         self._tools = tools
+        self._home = home
         self._is_spent = is_spent
         self._num_devices = num_devices
-        self._debit = debit
         self._held: dict[str, _Held] = {}
         self._deferred_until_s: dict[str, float] = {}
         self._losses = Counter[str]()
@@ -84,6 +86,8 @@ class SessionHandler:
     def due(self) -> list[WorkUnit]:
         """Return sessions with requests to execute, and those that had some lately, in the order of their turns."""
         self.has_executed, self._round_began_s = False, self._tools.clock.monotonic_s()
+        for held in self._held.values():
+            held.run.tick()
         return in_turn(self._due(), self._last_turn)
 
     def _due(self) -> Iterator[WorkUnit]:
@@ -100,11 +104,13 @@ class SessionHandler:
                 yield WorkUnit(session_id, data_folder(session_id), state.created.project)
             elif state.finished and held is None:
                 sessions.close(session_id)
+                end_run(self._home, sessions, session_id)
 
     def claim(self, unit: WorkUnit, lease: Lease, worker: str) -> bool:  # noqa: ARG002
         """Accept a session: results are put once, so nothing else has to keep other workers away."""
-        clock = self._tools.clock
-        self._held[unit.unit_id] = _Held(clock.monotonic_s(), lease.number, clock.now_s())
+        clock, sessions = self._tools.clock, self._tools.sessions
+        run = SessionRun(self._home, sessions, unit.unit_id, lease, world_size=self._num_devices, clock=clock)
+        self._held[unit.unit_id] = _Held(clock.monotonic_s(), lease.number, clock.now_s(), run)
         return True
 
     def step(self, unit: WorkUnit, lease: Lease) -> None:
@@ -148,6 +154,7 @@ class SessionHandler:
         )
         self._tools.sessions.charge(session_id, charge)
         held.charged_s = held.device_s
+        held.run.save()
 
     def let_go(self, unit_id: str) -> bool:
         """Store the models of a session and free them."""
@@ -160,12 +167,23 @@ class SessionHandler:
             self._restart_ranks(unit_id, error)
         if held.device_s > held.charged_s:
             self._charge(unit_id, held)
-        state = self._tools.sessions.state(unit_id)
-        if held.device_s and state is not None:
-            self._debit(unit_id, state.charges)
+        reason, is_interrupted = self._why_let_go(unit_id, held)
+        held.run.close(reason, is_interrupted=is_interrupted)
         del self._held[unit_id]
         self._last_turn.pop(unit_id, None)
         return True
+
+    def _why_let_go(self, session_id: str, held: _Held) -> tuple[str, bool]:
+        """Return why a session is not executed here any more, and whether its client waits."""
+        state = self._tools.sessions.state(session_id)
+        assert state is not None, "it was held"
+        if state.finished:
+            return f"the client finished the session: {state.finished.status}", False
+        if self._is_spent(state.created.project):
+            return f"project '{state.created.project}' is over its limit; the models are stored", True
+        if self._tools.clock.monotonic_s() - held.active_s >= IDLE_S:
+            return f"no requests for {IDLE_S:.0f} s; the models are stored", False
+        return "the worker left; the models are stored", True
 
     def _is_round_over(self) -> bool:
         return self.has_executed and self._tools.clock.monotonic_s() - self._round_began_s >= ROUND_S
@@ -185,6 +203,7 @@ class SessionHandler:
         """Start new ranks; the models of all sessions are restored when they are due. A session with which ranks end
         again and again waits, so that the others are executed."""
         self._tools.notify(f"{error} The models of all sessions are restored.")
+        self._held[session_id].run.note("ranks_lost", str(error))
         for held in self._held.values():
             held.models.clear()
         self._tools.ranks.start()
@@ -193,14 +212,14 @@ class SessionHandler:
             self._defer(session_id, str(error))
 
     def _defer(self, session_id: str, why: str) -> None:
-        self._tools.notify(f"{session_id} waits for {DEFERRED_S:.0f} s: {why}")
+        self._tools.notify(text := f"{session_id} waits for {DEFERRED_S:.0f} s: {why}")
+        self._held[session_id].run.note("waiting", text)
         self._deferred_until_s[session_id] = self._tools.clock.monotonic_s() + DEFERRED_S
 
     def _model(self, held: _Held, session_id: str, number: int, state: SessionState) -> ModelExecutor:
         if number not in held.models:
-            held.models[number] = ModelExecutor(
-                self._tools, TargetId(session_id, "train", number), state.models[number]
-            )
+            target = TargetId(session_id, "train", number)
+            held.models[number] = ModelExecutor(self._tools, target, state.models[number], held.run)
         return held.models[number]
 
     def _has_request(self, session_id: str, state: SessionState) -> bool:

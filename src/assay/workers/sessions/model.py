@@ -7,15 +7,17 @@ the newest stored state again, and comes to the same bits and results. A state i
 take longer than a stated time, with each `save_weights`, and when the worker leaves.
 """
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, DataError, NotInstalledError, StoreError, TrainingError
+from assay.records.incident import IncidentKind
 from assay.records.session import CheckpointType, SessionCheckpoint, SessionModel
 from assay.serving.api_error import ApiError
 from assay.serving.sessions.request_log import Request, RequestId, Result, TargetId
@@ -57,11 +59,26 @@ class SessionTools(NamedTuple):
     """How often a rank ended while a request was executed."""
 
 
+class StepRecorder(Protocol):
+    """Receives what happens to a model, also when requests are executed again."""
+
+    def log_step(self, model_index: int, step: int, values: dict[str, float]) -> None:
+        """`values`: the loss of the passes since the last update, the gradient's norm, and the seconds of the step."""
+        ...
+
+    def note(self, kind: IncidentKind, text: str, step: int | None = None) -> None:
+        """`text`: a sentence about something that should not happen."""
+        ...
+
+
 class ModelExecutor:
     """One model, which the ranks hold."""
 
-    def __init__(self, tools: SessionTools, target: TargetId, model: SessionModel) -> None:
+    def __init__(
+        self, tools: SessionTools, target: TargetId, model: SessionModel, recorder: StepRecorder | None = None
+    ) -> None:
         self._tools = tools
+        self._recorder = recorder
         self._target = target
         self._model = model
         self._log = tools.sessions.requests(target)
@@ -75,9 +92,13 @@ class ModelExecutor:
         self.next_seq_id = self._stored_seq_id = 0
         self._gradient_from: int | None = None
         self._redo_s = 0.0
+        self._num_steps = 0
+        self._step = {"loss": 0.0, "step_s": 0.0}
+        """Numbers of the next update."""
         if (state := self._states.newest(self._tools.notify)) is not None:
             self._create(state.data)
             self.next_seq_id = self._stored_seq_id = state.next_seq_id
+            self._num_steps = state.num_steps
 
     def execute_next(self) -> bool:
         """Execute the next request; return False if it has not arrived."""
@@ -96,11 +117,21 @@ class ModelExecutor:
         elif request.kind not in _SAVES:
             self._execute_again(request, known)
         self.next_seq_id += 1
-        self._redo_s += self._tools.clock.monotonic_s() - began_s
+        spent_s = self._tools.clock.monotonic_s() - began_s
+        self._redo_s += spent_s
+        self._step["step_s"] += spent_s
+        if request.kind == "optim_step":
+            self._end_step()
         # Saved weights may be deleted later, so a restart does not load them again.
         if self._redo_s > self._tools.commit_after_s or request.kind == "load_weights":
             self.commit()
         return True
+
+    def _end_step(self) -> None:
+        self._num_steps += 1
+        if self._recorder is not None:
+            self._recorder.log_step(self._target.number, self._num_steps, self._step)
+        self._step = {"loss": 0.0, "step_s": 0.0}
 
     def commit(self) -> None:
         """Store the state, unless the stored one is the newest or a gradient waits for its update."""
@@ -146,6 +177,9 @@ class ModelExecutor:
             while self.next_seq_id < request.seq_id:
                 self.execute_next()
         self._drop_gradient_of(request)
+        if self._recorder is not None:
+            why = json.loads(failed.body)["error"]
+            self._recorder.note("failed_request", f"request {request.seq_id} ({request.kind}) of {self._target}: {why}")
         return failed
 
     def _note_loss(self, request: Request, why: str) -> None:
@@ -211,6 +245,7 @@ class ModelExecutor:
         else:
             output = self._train(SessionTrainer.forward_backward, datums, loss, seq_id=request.seq_id)
             self._gradient_from = self._gradient_from or request.seq_id
+            self._step["loss"] += output.loss
         return results.forward_backward(output.logprobs, {"loss:sum": output.loss})
 
     def _update(self, body: OptimStep) -> Result:
@@ -218,7 +253,7 @@ class ModelExecutor:
         clip = params.grad_clip_norm if params.grad_clip_norm > 0 else None
         betas, rate = (params.beta1, params.beta2), params.learning_rate
         settings = AdamSettings(rate, *betas, params.eps, params.weight_decay, clip)
-        norm = self._train(SessionTrainer.update, settings)
+        norm = self._step["gradient_norm"] = self._train(SessionTrainer.update, settings)
         self._gradient_from = None
         return results.optimizer_step({"gradient_norm:mean": norm})
 
@@ -255,7 +290,7 @@ class ModelExecutor:
         data: Any = self._tools.ranks.call_first(
             RankModels.train, self._target, SessionTrainer.stored, with_moments=has_moments
         )
-        self._states.put(kind, number, StoredState(next_seq_id, data))
+        self._states.put(kind, number, StoredState(next_seq_id, data, self._num_steps))
         if has_moments:
             self._stored_seq_id = next_seq_id
             self._redo_s = 0.0

@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 
 from assay.base.clock import SystemClock
@@ -15,7 +14,6 @@ from assay.base.errors import ConfigError, StoreError
 from assay.base.units import number_of
 from assay.elastic.processor import gpus_here, processor_here
 from assay.elastic.workers import Workers, room_here
-from assay.serving.admin.spend import debit_at_once
 from assay.serving.jobs import JobRepository
 from assay.serving.queue.worker_registry import SESSION_WORKERS, WorkerRegistration
 from assay.serving.sessions.sessions import SessionRepository
@@ -63,8 +61,7 @@ def run_sessions(
         sessions = SessionRepository(store, clock)
         tools = SessionTools(store, sessions, ranks, clock, commit_after_s, notify, Counter())
         is_spent = Budgets(store, JobRepository(store, clock), lambda run_id: (), clock).is_spent
-        debit = partial(debit_at_once, home)
-        handler = SessionHandler(tools, num_devices=world_size, is_spent=is_spent, debit=debit)
+        handler = SessionHandler(tools, home, num_devices=world_size, is_spent=is_spent)
         name = f"process {os.getpid()} on {socket.gethostname()}"
         worker = LeasedWorker(store, [handler], name=name, clock=clock, term_s=lease_s, notify=notify)
         notify(f"executing sessions of {home.api} on {number_of(world_size, 'rank')}")

@@ -31,6 +31,8 @@ class StoredState(NamedTuple):
     next_seq_id: int
     """The first request that it does not include."""
     data: bytes
+    num_steps: int = 0
+    """Number of updates before it, those that failed included."""
 
 
 class ModelStates:
@@ -42,7 +44,8 @@ class ModelStates:
 
     def put(self, kind: StateKind, number: int, state: StoredState) -> None:
         """Make a state durable; nothing changes if it is."""
-        header = {"next_seq_id": state.next_seq_id, "sha256": sha256_of_bytes(state.data)}
+        numbers = {"next_seq_id": state.next_seq_id, "num_steps": state.num_steps}
+        header = {**numbers, "sha256": sha256_of_bytes(state.data)}
         self._store.put_if_absent(self.key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
         if kind in KEEP:
             last_uses = self._last_uses() if kind == "captured" else {}
@@ -73,12 +76,12 @@ class ModelStates:
         head, _, data = self._store.get(key).partition(b"\n")
         try:
             header = json.loads(head)
-            next_seq_id, digest = int(header["next_seq_id"]), header["sha256"]
+            next_seq_id, num_steps, digest = int(header["next_seq_id"]), int(header["num_steps"]), header["sha256"]
         except (ValueError, TypeError, KeyError) as error:
             raise changed(key, f"its header cannot be read ({error})") from error
         if sha256_of_bytes(data) != digest:
             raise changed(key, "its weights have not the digest that they were put with")
-        return StoredState(next_seq_id, data)
+        return StoredState(next_seq_id, data, num_steps)
 
     def has(self, kind: StateKind, number: int) -> bool:
         return self._store.exists(self.key(kind, number))

@@ -19,7 +19,7 @@ from session_requests import MODEL, SESSION, RequestedSession
 
 
 def worker_of(session: RequestedSession, ranks: Ranks, name: str = "a") -> tuple[LeasedWorker, SessionHandler]:
-    handler = SessionHandler(session.tools(ranks))
+    handler = SessionHandler(session.tools(ranks), session.home)
     return LeasedWorker(session.store, [handler], name=name, clock=session.clock, term_s=20.0), handler
 
 
@@ -167,7 +167,7 @@ def test_a_project_with_one_session_waits_for_one_request_of_another_project_wit
             add_session(session, number, project="many", num_models=2)
         only = add_session(session, 4, project="one", num_models=1)
         models = SlowModels(session, ranks)
-        handler = SessionHandler(session.tools(models))
+        handler = SessionHandler(session.tools(models), session.home)
         worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock, term_s=1e9)
         while worker.poll() and handler.has_executed:
             pass
@@ -189,13 +189,7 @@ def test_device_time_is_charged_and_a_project_over_its_limit_waits_with_its_mode
         projects.ensure("p", by="me")
         budgets = Budgets(store, JobRepository(store, session.clock), lambda run_id: (), session.clock)
         models = SlowModels(session, ranks)
-        debits: list[float] = []
-        handler = SessionHandler(
-            session.tools(models),
-            num_devices=2,
-            is_spent=budgets.is_spent,
-            debit=lambda _, charges: debits.append(sum(charge.device_s for charge in charges)),
-        )
+        handler = SessionHandler(session.tools(models), session.home, num_devices=2, is_spent=budgets.is_spent)
         worker = LeasedWorker(store, [handler], name="a", clock=session.clock, term_s=1e9)
         found: list[Any] = []
         for limit_s in (200.0, None):
@@ -211,10 +205,14 @@ def test_device_time_is_charged_and_a_project_over_its_limit_waits_with_its_mode
         state = session.sessions.state(SESSION)
         assert state is not None
         charged = [(charge.lease, charge.device_s) for charge in state.charges]
-        return [*found, len(session.results()), charged, debits]
+        with session.home.open_ledger() as ledger:
+            held = [(held.attempt, held.held_s) for held in ledger.phase_seconds(SESSION)]
+            ends = [(attempt.outcome, attempt.reason.partition(";")[0]) for attempt in ledger.attempts(SESSION)]
+        return [*found, len(session.results()), charged, held, ends]
 
-    [(spent, stored, raised, _, num_results, charges, debits)] = on_ranks(1, served, tmp_path)
+    [(spent, stored, raised, _, num_results, charges, held, ends)] = on_ranks(1, served, tmp_path)
     assert spent == (120, 0, [240.0]), "two devices for 120 s: the charge of the first minute is below the limit"
     assert stored == [f"0/commits/{121:019d}"]
     assert raised[0] == 180 and num_results == 181
-    assert charges == [(1, 240.0), (2, 120.0)] and debits == [240.0, 360.0]
+    assert charges == held == [(1, 240.0), (2, 120.0)]
+    assert ends == [("preempted", "project 'p' is over its limit"), ("preempted", "the worker left")]

@@ -12,6 +12,7 @@ from assay.base.errors import StoreError, TrainingError
 from assay.distributed.ranks import Ranks
 from assay.serving.sessions.request_log import PROTOBUF, RequestLog, Result
 from assay.training.sessions.trainer import SessionTrainer
+from assay.workers.sessions.weights import ModelStates
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession, passes
 
@@ -225,7 +226,9 @@ def test_a_model_resumes_from_saved_weights_with_or_without_the_optimizer(tmp_pa
             while executor.execute_next():
                 pass
             assert 8 in session.results(target), session.results(target)
-            found.append(session.states("training")[f"{number}/training/{8:019d}"])
+            saved = ModelStates(session.store, target).get("training", 8)
+            assert saved is not None and saved.num_steps == (1 if number else 3)
+            found.append(saved.data)
         return found
 
     [(whole, with_moments, without)] = on_ranks(1, resumed, tmp_path)

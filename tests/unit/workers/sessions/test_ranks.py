@@ -56,7 +56,7 @@ def requested(folder: Path, *, lanes: int = 8) -> RequestedSession:
 
 def executed(session: RequestedSession, ranks: SessionRanks) -> tuple[list[dict[int, bytes]], dict[str, bytes]]:
     """Results and saved states once a worker has executed all requests."""
-    handler = SessionHandler(session.tools(ranks))
+    handler = SessionHandler(session.tools(ranks), session.home)
     worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock, term_s=20.0)
     for _ in range(50):
         worker.poll()

@@ -30,7 +30,7 @@ def used(folder: Path, *, is_finished: bool = True) -> RequestedSession:
         session.send(5, "save_weights_for_sampler", sampling_session_seq_id=0)
         session.step(6)
         session.sample(session.sampler(0, model_index=0, seq_id=5), 1, [5, 6])
-        handler = SessionHandler(session.tools(ranks))
+        handler = SessionHandler(session.tools(ranks), session.home)
         worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock, term_s=20.0)
         while worker.poll() and handler.has_executed:
             pass

@@ -44,7 +44,7 @@ def send_steps(session: RequestedSession, target: TargetId) -> None:
 
 def executed(session: RequestedSession, ranks: ModelRanks, targets: list[TargetId]) -> dict[str, bytes]:
     """Results and saved states of models and samplers."""
-    handler = SessionHandler(session.tools(ranks))
+    handler = SessionHandler(session.tools(ranks), session.home)
     worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock, term_s=20.0)
     while worker.poll() and handler.has_executed:
         pass

@@ -39,7 +39,8 @@ from assay.reporting.document import (
 )
 from assay.reporting.documents.runs.lineage import Address, commit_blocks, lineage_blocks
 from assay.reporting.documents.runs.rollouts import score_text, scores_text, tokens_text
-from assay.reporting.documents.runs.run_verdict import next_commands, run_tiles, run_verdict
+from assay.reporting.documents.runs.run_verdict import incident_lines, next_commands, run_tiles, run_verdict
+from assay.reporting.documents.runs.session import session_blocks
 from assay.reporting.values import world_sizes_text
 from assay.reporting.views.runs.run import LISTED_METRICS, GpuUseView, RunView
 from assay.reporting.views.runs.run_page import RunPage
@@ -60,7 +61,7 @@ def run_document(page: RunPage, *, now_s: float, address: Address = lambda *_: "
     copied_from = run.copied_from()
     facts = _progress(run, now_s) if copied_from is None else _imported_facts(run, copied_from)
     sections = [
-        Section("", [FactList(list(facts))]),
+        Section("", [FactList(list(facts)), *(session_blocks(run.session) if run.session else ())]),
         Section("Did it learn?", list(_learning_blocks(page))),
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
@@ -315,10 +316,7 @@ def _history(run: RunView) -> Iterator[Block]:
             [Cell(f"step {commit.step:,} ({commit.folder}): {commit.quarantine_reason}", "bad") for commit in damaged],
             "Quarantined commits",
         )
-    log: list[Text] = [
-        Cell(f"attempt {incident.attempt}, {incident.incident.replace('_', ' ')}: {incident.text}", "open")
-        for incident in run.incidents
-    ]
+    log = incident_lines(run)
     log += [f"attempt {event.attempt}, rank {event.rank}: {event.text}" for event in run.events]
     if log:
         yield Listing(log, "Incidents and messages of ranks")

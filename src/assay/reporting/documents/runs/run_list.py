@@ -15,8 +15,8 @@ TONES: dict[str, Tone] = {"gone": "bad", "failed": "bad", "unknown": "open", "pr
 
 
 RUN_COLUMNS = (
-    "status", "step", "ranks", "attempts", "measured", "device time", "evaluation", "started (UTC)", "age", "last sign",
-    "tags", "imported from", "where", "note",
+    "status", "kind", "step", "ranks", "attempts", "measured", "device time", "evaluation", "started (UTC)", "age",
+    "last sign", "tags", "where", "note",
 )  # fmt: skip
 """Columns of a list of runs, behind the runs' ids."""
 
@@ -35,6 +35,7 @@ def runs_table(
         lines,
         (name("run"), lambda line: Cell(line.run_id, link=address(line))),
         (name("status"), _status),
+        (name("kind", drop_order=7), _kind),
         (number("step"), lambda line: f"{line.step:,}/{line.total_steps:,}"),
         (name("ranks", drop_order=2), lambda line: world_sizes_text(line.world_sizes)),
         (number("attempts", drop_order=3), lambda line: str(line.attempts)),
@@ -51,7 +52,6 @@ def runs_table(
             lambda line: "" if line.last_seen is None else age_text(now_s - line.last_seen),
         ),
         (name("tags"), lambda line: " ".join(line.tags)),
-        (name("imported from", drop_order=7), lambda line: line.imported.tool if line.imported else ""),
         (name("where"), lambda line: (line.started or "") if line.status in ("running", "unknown") else ""),
         (Column("note", "line"), lambda line: " ".join((line.note or "").split())),
         *((heading, cell) for heading, cell in others.items()),
@@ -72,8 +72,14 @@ def imports_table(lines: Sequence[ImportLine]) -> Table:
     )
 
 
+def _kind(line: RunLine) -> str:
+    return f"{line.trained_by} {line.name}" if line.is_session() else line.trained_by
+
+
 def _measured(line: RunLine) -> str:
-    return "" if line.value is None else f"{line.metric or ''} {line.value:.4f}".strip()
+    if line.value is None:
+        return "" if line.loss is None else f"loss {line.loss:.4f}"
+    return f"{line.metric or ''} {line.value:.4f}".strip()
 
 
 def _status(line: RunLine) -> Cell:

@@ -7,7 +7,7 @@ from assay.base.units import count_text, duration_text, number_of, percent_text
 from assay.records.evaluation import metric_title
 from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
-from assay.reporting.document import Fact, Mark, Verdict, worst
+from assay.reporting.document import Cell, Fact, Mark, Text, Verdict, worst
 from assay.reporting.values import STATUS_WORDS, device_hours_text, interval_text, world_sizes_text
 from assay.reporting.views.runs.run import RunView
 
@@ -57,6 +57,8 @@ def model_mark(run: RunView) -> Mark:
 
 def run_verdict(run: RunView) -> Verdict:
     """Return the verdict on a run from its status, audit and warnings."""
+    if run.is_session():
+        return _session_verdict(run)
     if (copied_from := run.copied_from()) is not None:
         outcome = copied_from.tool_status or "its status is not recorded"
         sentence = (
@@ -91,6 +93,24 @@ def run_verdict(run: RunView) -> Verdict:
     if run.imported is not None and run.status == "gone":
         word, sentence = "process gone", "Its process died. If its script starts again, that is its next attempt."
     return Verdict("bad" if run.warnings else "open", word, f"{sentence}{_state(run)}{warned}")
+
+
+def _session_verdict(run: RunView) -> Verdict:
+    word = {"succeeded": "finished", "failed": "ended with an error"}.get(run.status, "open")
+    sentence = f"The session is {word}, after {number_of(run.reached_step(), 'step')}.{_interruptions_text(run)}"
+    warned = "".join(f" Warning: {warning.text}" for warning in run.warnings)
+    is_bad = run.status == "failed" or bool(run.warnings)
+    return Verdict("bad" if is_bad else "open", word, f"{sentence}{warned}")
+
+
+def incident_lines(run: RunView) -> list[Text]:
+    """Return what happened besides the ends of attempts, and what a session waits for."""
+    lines: list[Text] = [
+        Cell(f"attempt {incident.attempt}, {incident.incident.replace('_', ' ')}: {incident.text}", "open")
+        for incident in run.incidents
+    ]
+    models = () if run.session is None else run.session.models
+    return [*lines, *(Cell(f"{item.model} waits. {item.waiting_for}", "open") for item in models if item.waiting_for)]
 
 
 def run_tiles(run: RunView) -> list[Fact]:
@@ -160,6 +180,12 @@ def _audit_text(run: RunView) -> str:
 
 def next_commands(run: RunView) -> list[tuple[str, str]]:
     """Return what to do next, with the command for it."""
+    if run.is_session():
+        return [
+            ("check that each datum was learned once", f"assay runs audit {run.run_id}"),
+            ("show what happened", f"assay triage {run.run_id}"),
+            ("write its model", f"assay runs export {run.run_id}"),
+        ]
     if run.imported is not None and run.imported.is_recorded():
         return _recorded_commands(run)
     if run.imported is not None:

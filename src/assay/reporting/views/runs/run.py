@@ -3,6 +3,7 @@ them."""
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -24,6 +25,7 @@ from assay.reporting.views.runs.curve_window import metric_names
 from assay.reporting.views.runs.run_list import RunHead, failure_kind
 from assay.reporting.views.runs.samples import SampleView
 from assay.reporting.views.runs.series import MAIN_NAMES, MAIN_PREFIXES
+from assay.reporting.views.session import SessionView, session_view
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.warnings import (
     FAILED,
@@ -182,6 +184,7 @@ class IncidentView(View):
     incident: IncidentKind
     """`fault` is of the fault plan. `repeated_failure` stopped the restarts. `other_code`: the version of assay
     changed.
+    The last four are of sessions: an error as a result, a loss, ranks that were started again, and why it waits.
     """
     attempt: int
     rank: int | None
@@ -242,6 +245,8 @@ class RunView(RunHead):
     """Oldest first."""
     samples: tuple[SampleView, ...] = ()
     """Completions of a run that trained on rewards."""
+    session: SessionView | None = None
+    """Set for a session of the Tinker API."""
 
     def last_commit(self) -> CommitView | None:
         """Return the newest intact commit."""
@@ -347,6 +352,7 @@ def run_view(
         tags=annotations.tags if annotations else (),
         notes=annotations.notes if annotations else (),
         samples=(),
+        session=session_view(Path(run.run_dir)) if run.is_session() else None,
     )
 
 

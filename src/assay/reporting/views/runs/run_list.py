@@ -47,6 +47,10 @@ class RunHead(View):
         """Return the tracker that a run was copied from; None for a run of ours, or one that recorded itself."""
         return None if self.imported is None or self.imported.is_recorded() else self.imported
 
+    def is_session(self) -> bool:
+        """Return whether it is a session of the Tinker API."""
+        return self.imported is not None and self.imported.tool == "tinker"
+
     def status_text(self) -> str:
         """Return the status with the failure kind, such as `failed: disk full`."""
         why = (self.failure_kind or "").replace("_", " ")
