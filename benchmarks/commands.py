@@ -40,6 +40,7 @@ FIRST_STEP_LIMITS_S = {1: 5.0, 2: 6.0}
 """Wall-clock seconds, by workers."""
 
 EMPTY_HOME_COMMANDS = (
+    "check resume true",
     "data index no/folder --out out",
     "data build no.jsonl --out out --tokenizer no.json",
     "data show no",
@@ -131,6 +132,7 @@ NEEDS_NOTHING = (
     "decide keys",
     "decide list",
     "decide power",
+    "mcp",
 )
 """The others: they are given no name of anything."""
 

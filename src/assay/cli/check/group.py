@@ -5,6 +5,7 @@ import click
 from assay.cli.command import CommandGroup
 
 _MODULES = {
+    "resume": ("assay.cli.check.resume", "Kill and resume a training script; compare with an undisturbed run."),
     "api": ("assay.cli.check.api", "Test a server of the Tinker API or of OpenAI's fine-tuning API."),
 }
 

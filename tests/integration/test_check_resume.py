@@ -1,0 +1,185 @@
+"""`assay check resume` on the scripts of tests/resume_scripts: it finds each planted fault, and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "resume_scripts"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{workers}"]
+FAULTS = {
+    "skips_the_tail": "rows",
+    "repeats_the_prefetch": "rows",
+    "restarts_the_epoch": "rows",
+    "restores_no_optimizer": "optimizer",
+    "restores_no_scheduler": "learning_rate",
+    "restores_no_generator": "randomness",
+    "picks_a_torn_checkpoint": "torn",
+    "overwrites_the_last_good_one": "kept",
+    "saves_before_the_step": "moment",
+    "exits_0_on_failure": "exit_code",
+    "deadlocks_on_sigterm": "sigterm",
+    "picks_by_name": "newest",
+    "ignores_its_flag": "resumes",
+}
+SHOWN_BY = {"torn": "save", "kept": "save", "exit_code": "sigterm", "sigterm": "sigterm"}
+"""Property -> the exercise that shows it; by default the kill between two saves."""
+QUICK = ("repeats_the_prefetch", "restores_no_scheduler", "overwrites_the_last_good_one")
+GRACE_S = 40
+"""On a busy machine, Python takes long to end."""
+
+
+def check(*words: str, options: list[str], tmp_path: Path) -> tuple[int, dict[str, Any], str]:
+    """Return the exit code, what was found, and what was said."""
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-m", "assay", "check", "resume", "--json", f"--page={page}", *options, "--", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def failing(found: dict[str, Any]) -> set[str]:
+    return {name for name, result in found["properties"].items() if result["status"] == "fails"}
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAULTS]
+)
+def test_a_planted_fault_is_found_and_no_other(script: str, tmp_path: Path) -> None:
+    name = FAULTS[script]
+    exercises = [f"--exercises={SHOWN_BY.get(name, 'step')}"] if script in QUICK else []
+    grace = 10 if name == "sigterm" else GRACE_S
+    words = [sys.executable, str(SCRIPTS / f"{script}.py"), "{out}"]
+    code, found, said = check(*words, options=[*exercises, f"--grace={grace}"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {name}), said
+    assert name in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_another_order_at_another_world_size_is_found_and_nothing_else(tmp_path: Path) -> None:
+    words = [*TORCHRUN, str(SCRIPTS / "changes_the_order.py"), "{out}"]
+    code, found, said = check(*words, options=["--workers=1,2", "--exercises=step,workers"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"order"}), said
+    assert found["properties"]["order"]["exercise"] == "workers"
+
+
+def test_an_exact_script_holds_to_the_bit(tmp_path: Path) -> None:
+    words = [sys.executable, str(SCRIPTS / "exact.py"), "{out}"]
+    code, found, said = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (0, set()), said
+    properties = found["properties"]
+    assert properties["weights"] == {"status": "holds", "seen": "equal to the bit", "exercise": "step"}
+    (exercise,) = found["exercises"]
+    assert (exercise["stopped_step"], exercise["resumed_step"], exercise["exit_codes"]) == (16, 15, [-9, 0])
+
+
+RIGHT = {
+    "exact": [sys.executable, str(SCRIPTS / "exact.py"), "{out}"],
+    "exact_ddp": [*TORCHRUN, str(SCRIPTS / "exact_ddp.py"), "{out}"],
+    "exact_trainer": [sys.executable, str(SCRIPTS / "exact_trainer.py"), "{out}"],
+}
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("script", RIGHT)
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.soak)])
+def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path: Path) -> None:
+    sizes = ["--workers=1,2"] if script == "exact_ddp" else []
+    for _ in range(times):
+        code, found, said = check(*RIGHT[script], options=[*sizes, f"--grace={GRACE_S}", "--force"], tmp_path=tmp_path)
+        assert (code, failing(found)) == (0, set()), (found, said)
+
+
+def left_processes(marker: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and marker.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def script_file(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / f"script_{tmp_path.name}.py"
+    path.write_text(text)
+    return [sys.executable, str(path), "{out}"]
+
+
+TRAIN = """
+import sys, torch
+weight = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+for step in range(4):
+    weight(torch.full((2, 2), float(step))).sum().backward()
+    optimizer.step()
+"""
+UNUSABLE = {
+    "fails": (
+        "raise SystemExit('no data')",
+        [],
+        "Undisturbed, the script ended with exit code 1; its last line: no data",
+    ),
+    "silent": ("raise SystemExit(3)", [], "ended with exit code 3, and printed nothing"),
+    "endless": (
+        "import time; time.sleep(600)",
+        ["--timeout=3"],
+        "did not end in time, and printed nothing. Give it more",
+    ),
+    "no_training": ("print('done')", [], "no step of a torch optimizer was seen"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_script_that_cannot_be_checked_is_refused_with_what_to_do(name: str, tmp_path: Path) -> None:
+    text, options, message = UNUSABLE[name]
+    words = script_file(tmp_path, text)
+    code, found, said = check(*words, options=options, tmp_path=tmp_path)
+    assert (code, found) == (1, {})
+    assert message in said
+    assert left_processes(words[1]) == []
+
+
+def test_a_command_without_its_output_folder_is_refused_before_it_runs(tmp_path: Path) -> None:
+    words = script_file(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')")
+    code, _, said = check(*words[:2], options=[], tmp_path=tmp_path)
+    assert code == 2 and "has no {out}" in said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_that_never_saves_fails_to_resume(tmp_path: Path) -> None:
+    code, found, _ = check(*script_file(tmp_path, TRAIN), options=[], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"resumes"})
+    assert "no checkpoint, in 4 steps" in found["properties"]["resumes"]["seen"]
+
+
+def test_a_file_outside_of_the_output_folder_is_not_written(tmp_path: Path) -> None:
+    users = tmp_path / "precious.pt"
+    users.write_text("the user's")
+    words = script_file(tmp_path, TRAIN + f"torch.save(1, {str(users)!r})\n")
+    code, _, said = check(*words, options=[], tmp_path=tmp_path)
+    assert code == 2 and f"tried to write {users}" in said
+    assert users.read_text() == "the user's"
+
+
+DAEMON = """
+if sys.argv[-1] != "daemon":
+    import subprocess, os
+    subprocess.Popen([sys.executable, __file__, "daemon"], start_new_session=True)
+    torch.save(weight.state_dict(), sys.argv[1] + "/last.pt")
+else:
+    import time; time.sleep(600)
+"""
+
+
+def test_a_daemon_is_named_and_ended(tmp_path: Path) -> None:
+    words = script_file(tmp_path, TRAIN + DAEMON)
+    code, found, _ = check(*words, options=[], tmp_path=tmp_path)
+    assert code == 1 and "daemon" in found["properties"]["processes"]["seen"]
+    assert left_processes(words[1]) == []
