@@ -122,7 +122,7 @@ def _measured(history: _History, found: LevelChange) -> _Measured:
     steady = values - (even - detect.clipped_spikes(even, noise, groups))
     own = LevelNoise(noise.sigmas[rows], noise.correlation)
     (change,) = detect.level_changes(steady[rows], [begins, first, ends], own, np.zeros_like(rows))
-    suspects = [s for s in moved if not factors.is_exonerated(values[rows], cells[s.name], change, own)]
+    suspects = factors.possible_suspects(steady[rows], moved, change, own)
     return _Measured(found, rows, values[rows], cells, own, change, suspects)
 
 

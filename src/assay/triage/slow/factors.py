@@ -2,9 +2,9 @@
 
 A factor that alternates from run to run (hosts of a pool) has effects of its own, which are estimated within levels
 and taken out before levels are searched. A factor is a suspect of a change if its values before and after differ more
-than by chance, unless measurements with one value on both sides show the change as well. A single suspect is the
-cause. For several, a regression over matched measurements, which have the other factors' values, estimates their
-effects; its rank says which effects these measurements determine (this code elsewhere, other code here).
+than by chance, if they part the measurements as well as the change does. A single suspect is the cause. For several,
+a regression over matched measurements, which have the other factors' values, estimates their effects; its rank says
+which effects these measurements determine (this code elsewhere, other code here).
 """
 
 import math
@@ -45,7 +45,7 @@ class SuspectFactor(NamedTuple):
     name: str
     before: str
     after: str
-    """The most frequent value of each side; empty if unknown."""
+    """The value that became rarer most, and the one that became more frequent; empty if unknown."""
     is_after: Int64[np.ndarray, "row"]
     """For each measurement: 0 with a value from before, 1 from after, -1 otherwise."""
 
@@ -106,9 +106,9 @@ def moved_factors(factors: Factors, change: LevelChange) -> list[SuspectFactor]:
         values, codes = np.unique(cells[begins:ends], return_inverse=True)
         sides = np.split(codes, [change.first - begins])
         counts = np.stack([np.bincount(side, minlength=len(values)) for side in sides])
-        was, now = counts.argmax(axis=1)
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        was, now = (shares[0] - shares[1]).argmax(), (shares[1] - shares[0]).argmax()
         if was != now and _is_parted(counts):
-            shares = counts / counts.sum(axis=1, keepdims=True)
             later = values[shares[1] > shares[0]]
             is_after = np.where(np.isin(cells, later), 1, np.where(np.isin(cells, values), 0, -1))
             found.append(SuspectFactor(name, str(values[was]), str(values[now]), is_after))
@@ -144,22 +144,28 @@ def differs_by_value(
     return False
 
 
-def is_exonerated(values: Values, cells: Cells, change: LevelChange, noise: LevelNoise) -> bool:
-    """Return whether measurements with the same value on both sides show most of the change."""
+def possible_suspects(
+    values: Values, suspects: Sequence[SuspectFactor], change: LevelChange, noise: LevelNoise
+) -> list[SuspectFactor]:
+    """Return the suspects whose values part the measurements about as well as the change does; none if a straight line
+    describes these better (a drift).
+
+    The likelihood of a change elsewhere relative to the one at a factor's own boundary is a martingale, so it exceeds
+    2 / `CHANCE_P` on either side with at most that probability (Ville 1939).
+    """
     rows = np.arange(change.begins, change.ends)
-    rows = rows[cells[rows] != ""]
-    codes = 2 * np.unique(cells[rows], return_inverse=True)[1] + (rows >= change.first)
-    present, of_row = np.unique(codes, return_inverse=True)
-    is_shared = np.diff(present // 2) == 0
-    if not is_shared.any():
-        return False
-    medians = group_medians(values[rows], of_row, len(present))
-    variances = MEDIAN_VARIANCE / np.bincount(of_row, noise.weights()[rows])
-    information = 1.0 / (variances[:-1] + variances[1:])[is_shared]
-    within = float(np.average(np.diff(medians)[is_shared], weights=information))
-    # The variance of the difference of an efficient estimate and another (Hausman 1978).
-    error = math.sqrt(max(1.0 / float(information.sum()) - change.standard_error**2, 0.0))
-    return abs(change.difference - within) + 2.0 * error <= abs(change.difference) / 2.0
+    scales = np.sqrt(noise.weights()[rows])
+
+    def misfit(*columns: Shaped[np.ndarray, "row"]) -> float:
+        design, target = np.stack([np.ones(len(rows)), *columns], axis=1) * scales[:, None], values[rows] * scales
+        return float(np.square(target - design @ np.linalg.lstsq(design, target, rcond=None)[0]).sum())
+
+    of_time, of_line = misfit(rows >= change.first), misfit(rows)
+    of_suspects = [misfit(suspect.is_after[rows] == 1, suspect.is_after[rows] < 0) for suspect in suspects]
+    if of_line < min([of_time, *of_suspects]):
+        return []
+    most = of_time + 2.0 * math.log(2.0 / CHANCE_P)
+    return [suspect for suspect, of_suspect in zip(suspects, of_suspects, strict=True) if of_suspect <= most]
 
 
 def crossed_effects(

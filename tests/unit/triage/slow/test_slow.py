@@ -75,6 +75,34 @@ def test_a_change_without_a_factor_is_unexplained_and_noise_is_none():
     assert (change.verdict, change.assigned, abs(change.index - 40) <= 1) == ("unexplained", {}, True)
 
 
+def test_a_change_amid_the_runs_of_one_code_and_a_drift_are_no_code_s_fault():
+    rng, runs = np.random.default_rng(0), np.arange(200)
+    code = (runs // 20).astype(str).tolist()
+    for levels in (0.01 * (runs >= 90), 0.04 * runs / 200):
+        changes = explained(np.exp(levels + rng.normal(0, 0.002, 200)), code=code).changes
+        assert changes and {change.verdict for change in changes} == {"unexplained"}
+
+
+def test_a_driver_that_half_of_the_hosts_get_first_is_to_blame_with_its_own_effect():
+    rng, runs = np.random.default_rng(0), np.arange(200)
+    driver = (runs >= 140) | ((runs >= 60) & (runs % 2 == 0))
+    values = np.exp(0.02 * driver + rng.normal(0, 0.002, 200))
+    code = np.searchsorted([50, 100, 150], runs, side="right").astype(str).tolist()
+    changes = explained(values, code=code, driver=np.where(driver, "b", "a").tolist(), host=(runs % 2).astype(str))
+    first, second = changes.changes
+    assert abs(first.index - 60) <= 1 and abs(second.index - 140) <= 1
+    assert all([*change.assigned] == ["driver"] and abs(change.ratio - 1.02) < 0.002 for change in (first, second))
+
+
+def test_a_change_on_one_model_alone_has_that_model_s_ratio():
+    rng, runs = np.random.default_rng(0), np.arange(160)
+    model = rng.integers(2, size=160)
+    values = np.exp(0.3 * model + 0.006 * ((runs >= 80) & (model == 1)) + rng.normal(0, 0.001, 160))
+    code = np.where(runs >= 80, "b", "a").tolist()
+    (change,) = explained(values, code=code, gpu=model.astype(str).tolist()).changes
+    assert abs(change.index - 80) <= 2 and [*change.assigned] == ["code"] and abs(change.ratio - 1.006) < 0.001
+
+
 def test_factors_that_changed_together_are_not_told_apart_and_the_cost_of_doing_so_is_told():
     rng = np.random.default_rng(0)
     values = np.exp(rng.normal(0, 0.01, 80))
