@@ -92,6 +92,8 @@ class SessionCharged(Record):
     began_s: float
     ended_s: float
     device_s: NonNegativeFloat
+    redone_s: NonNegativeFloat = 0.0
+    """Part of it in which requests with a result were executed again, or that ended with a rank or worker."""
 
 
 SessionEntry = (

@@ -25,7 +25,7 @@ import math
 import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -51,6 +51,8 @@ class LeaseState(NamedTuple):
     """The holder counts as dead after this silence."""
     nonce: str = ""
     """Lets a holder recognize its own lease if the response to its put was lost."""
+    note: str = ""
+    """What the holder leaves to its successor, as of the last heartbeat."""
 
     @property
     def held_s(self) -> float:
@@ -64,6 +66,8 @@ class Lease:
     def __init__(self, store: ObjectStore, folder: str, number: int, state: LeaseState, clock: Clock) -> None:
         self.number = number
         """Increases with every holder."""
+        self.note: Callable[[], str] = str
+        """Called at each heartbeat; returns `LeaseState.note`."""
         self._store = store
         self._folder = folder
         self._state = state
@@ -78,7 +82,7 @@ class Lease:
         """Write a heartbeat. The text changes even if the clock stands still or goes back."""
         with self._lock:
             beat_s = max(self._clock.now_s(), math.nextafter(self._state.beat_s, math.inf))
-            self._state = self._state._replace(beat_s=beat_s, is_released=release)
+            self._state = self._state._replace(beat_s=beat_s, is_released=release, note=self.note())
             self._store.put(_key(self._folder, self.number), _text(self._state))
 
 
@@ -189,6 +193,12 @@ def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
 def leases(store: ObjectStore, folder: str) -> list[LeaseState]:
     """Return all leases ever acquired on a folder, oldest first."""
     return [_parse(store.get(_key(folder, number))) for number in _numbers(store, folder)]
+
+
+def last_lease(store: ObjectStore, folder: str, *, before: float = math.inf) -> LeaseState | None:
+    """Return the newest lease on a folder, of those with a number below `before`; None if there is none."""
+    numbers = [number for number in _numbers(store, folder) if number < before]
+    return _parse(store.get(_key(folder, numbers[-1]))) if numbers else None
 
 
 def _key(folder: str, number: int) -> str:

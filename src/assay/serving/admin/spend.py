@@ -202,13 +202,15 @@ class ProjectSpend:
 def debit(ledger: "Ledger", resource_id: str, charges: Sequence[HeldTime]) -> None:
     """Record the device time of one eval run, batch or session in the ledger: of a session by lease, as its attempts
     are."""
-    held_s: dict[int, float] = defaultdict(float)
+    seconds: dict[int, dict[Phase, float]] = defaultdict(lambda: defaultdict(float))
     for charge in charges:
-        held_s[charge.lease if isinstance(charge, SessionCharged) else 0] += charge.device_s
-    for attempt, seconds in held_s.items():
-        phases: dict[Phase, float] = {"compute" if attempt else "evaluation": seconds}
-        if seconds:
-            held = PhaseSeconds(run_id=resource_id, attempt=attempt, rank=0, held_s=seconds, seconds=phases)
+        if isinstance(charge, SessionCharged):
+            seconds[charge.lease] = {"compute": charge.device_s - charge.redone_s, "lost": charge.redone_s}
+        else:
+            seconds[0]["evaluation"] += charge.device_s
+    for attempt, phases in seconds.items():
+        if held_s := sum(phases.values()):
+            held = PhaseSeconds(run_id=resource_id, attempt=attempt, rank=0, held_s=held_s, seconds=phases)
             ledger.record_phase_seconds(held)
 
 

@@ -40,7 +40,7 @@ from assay.serving.sessions.request_log import (
     data_folder,
     read_target_id,
 )
-from assay.store.leases import leases
+from assay.store.leases import last_lease
 from assay.store.objects import ObjectStore
 
 SCHEME = "tinker://"
@@ -189,10 +189,9 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
 
     def waiting_reason(self, request: RequestId) -> str | None:
         """Return why a request is not executed, or None if a worker is about to."""
-        held = [*leases(self.store, data_folder(request.target.session_id))][-1:]
-        is_silent = bool(held) and self._clock.now_s() - held[0].beat_s > held[0].term_s
-        if not held or held[0].is_released or is_silent:
-            gone = f"The worker {held[0].worker} is gone, and no other" if held else "No worker"
+        held = last_lease(self.store, data_folder(request.target.session_id))
+        if held is None or held.is_released or self._clock.now_s() - held.beat_s > held.term_s:
+            gone = "No worker" if held is None else f"The worker {held.worker} is gone, and no other"
             return f"{gone} has taken the session yet."
         missing = self.requests(request.target).missing_before(request.seq_id)
         if missing is not None:
@@ -205,6 +204,21 @@ class SessionRepository(ResourceRepository[SessionEntry, SessionState]):
         assert state is not None, f"{session_id} was executed"
         mark_charged(self.store, state.created.project, session_id, charge)
         self.change(session_id, lambda _: charge)
+
+    def charge_killed(self, session_id: str, *, before: float = math.inf) -> bool:
+        """Charge what the last worker, with a lease below `before`, had not charged by its last heartbeat.
+
+        Returns whether there was anything: a worker that was not killed has charged all.
+        """
+        held, state = last_lease(self.store, data_folder(session_id), before=before), self.state(session_id)
+        if held is None or state is None or not held.note:
+            return False
+        charge = SessionCharged.from_json(held.note, source=f"lease of {held.worker}")
+        known = state.charged.get(charge.lease)
+        is_new = charge.device_s > (0.0 if known is None else known.device_s)
+        if is_new:
+            self.charge(session_id, charge)
+        return is_new
 
     def note_heard(self, session_id: str) -> None:
         """Record that the client of a session lives."""

@@ -48,8 +48,12 @@ class _Held:
     run: SessionRun
     device_s: float = 0.0
     """Device time in which it executed requests."""
+    redone_s: float = 0.0
+    """What of that is `SessionCharged.redone_s`."""
     charged_s: float = 0.0
     """What of that is charged."""
+    step_began_s: float | None = None
+    """None between two steps."""
     models: dict[int, ModelExecutor] = field(default_factory=dict)
     """By number; the one that executed a request last is the last."""
 
@@ -103,14 +107,17 @@ class SessionHandler:
             if has_request or (is_active and not state.finished):
                 yield WorkUnit(session_id, data_folder(session_id), state.created.project)
             elif state.finished and held is None:
+                sessions.charge_killed(session_id)
                 sessions.close(session_id)
                 end_run(self._home, sessions, session_id)
 
     def claim(self, unit: WorkUnit, lease: Lease, worker: str) -> bool:  # noqa: ARG002
         """Accept a session: results are put once, so nothing else has to keep other workers away."""
         clock, sessions = self._tools.clock, self._tools.sessions
+        sessions.charge_killed(unit.unit_id, before=lease.number)
         run = SessionRun(self._home, sessions, unit.unit_id, lease, world_size=self._num_devices, clock=clock)
-        self._held[unit.unit_id] = _Held(clock.monotonic_s(), lease.number, clock.now_s(), run)
+        self._held[unit.unit_id] = held = _Held(clock.monotonic_s(), lease.number, clock.now_s(), run)
+        lease.note = lambda: self._time_of(held).to_json()
         return True
 
     def step(self, unit: WorkUnit, lease: Lease) -> None:
@@ -118,47 +125,70 @@ class SessionHandler:
 
         An error that is not one request's leaves the session waiting, and the others as they are.
         """
-        if not lease.is_newest():
+        held = self._held.get(unit.unit_id)
+        if held is None or not lease.is_newest():  # None: the store failed when it was claimed
             raise FencedError(f"{unit.unit_id} was taken over by another worker.")
         if self._is_round_over():
             return
-        held, state = self._held[unit.unit_id], self._tools.sessions.state(unit.unit_id)
-        assert state is not None, "it was due"
         self._last_turn[unit.unit_id] = max(self._last_turn.values(), default=0) + 1
-        step_began_s = self._tools.clock.monotonic_s()
+        held.step_began_s = self._tools.clock.monotonic_s()
         try:
-            has_executed = self._execute_models(held, unit.unit_id, state)
-            has_executed |= self._tools.ranks.call_first(RankModels.sample, unit.unit_id)
-        except (StoreError, NotInstalledError):
-            raise
-        except RanksLostError as error:
-            self._restart_ranks(unit.unit_id, error)
-            return
-        except Exception as error:
-            logging.getLogger("assay.sessions").exception("%s waits", unit.unit_id)
-            self._defer(unit.unit_id, str(error))
-            held.models.clear()  # what was left half done is restored
-            return
-        self._losses.pop(unit.unit_id, None)
-        if has_executed:
-            held.active_s, self.has_executed = self._tools.clock.monotonic_s(), True
-            held.device_s += (held.active_s - step_began_s) * self._num_devices
+            self._execute(held, unit.unit_id)
+        finally:
+            held.step_began_s = None
         if held.device_s - held.charged_s >= CHARGE_S:
             self._charge(unit.unit_id, held)
 
+    def _execute(self, held: _Held, session_id: str) -> None:
+        state = self._tools.sessions.state(session_id)
+        assert state is not None, "it was due"
+        redone_s = held.redone_s
+        try:
+            has_executed = self._execute_models(held, session_id, state)
+            has_executed |= self._tools.ranks.call_first(RankModels.sample, session_id)
+        except (StoreError, NotInstalledError):
+            raise
+        except Exception as error:
+            held.device_s, held.redone_s = held.device_s + self._step_s(held), redone_s + self._step_s(held)
+            if isinstance(error, RanksLostError):
+                self._restart_ranks(session_id, error)
+                return
+            logging.getLogger("assay.sessions").exception("%s waits", session_id)
+            self._defer(session_id, str(error))
+            held.models.clear()  # what was left half done is restored
+            return
+        self._losses.pop(session_id, None)
+        if has_executed:
+            held.active_s, self.has_executed = self._tools.clock.monotonic_s(), True
+            held.device_s += self._step_s(held)
+
+    def _step_s(self, held: _Held) -> float:
+        """Return the device time of the current step so far."""
+        began_s, now_s = held.step_began_s, self._tools.clock.monotonic_s()
+        return 0.0 if began_s is None else (now_s - began_s) * self._num_devices
+
+    def _time_of(self, held: _Held) -> SessionCharged:
+        """Return the device time so far. A step that has not ended counts as redone: its worker may be killed."""
+        now_s, step_s = self._tools.clock.now_s(), self._step_s(held)
+        return SessionCharged(
+            at_s=now_s,
+            lease=held.lease,
+            began_s=held.began_s,
+            ended_s=now_s,
+            device_s=(device_s := held.device_s + step_s),
+            redone_s=min(device_s, held.redone_s + step_s),
+        )
+
     def _charge(self, session_id: str, held: _Held) -> None:
         """Charge the project for the device time so far."""
-        now_s = self._tools.clock.now_s()
-        charge = SessionCharged(
-            at_s=now_s, lease=held.lease, began_s=held.began_s, ended_s=now_s, device_s=held.device_s
-        )
-        self._tools.sessions.charge(session_id, charge)
+        self._tools.sessions.charge(session_id, self._time_of(held))
         held.charged_s = held.device_s
         held.run.save()
 
     def let_go(self, unit_id: str) -> bool:
         """Store the models of a session and free them."""
-        held = self._held[unit_id]
+        if (held := self._held.get(unit_id)) is None:
+            return True
         try:
             for model in held.models.values():
                 model.commit()
@@ -194,9 +224,13 @@ class SessionHandler:
         for number in [*(number for number in state.models if number not in held.models), *held.models]:
             if self._is_round_over():
                 break
-            if self._model(held, session_id, number, state).execute_next():
+            began_s = self._tools.clock.monotonic_s()
+            model = self._model(held, session_id, number, state)
+            if model.execute_next():
                 held.models[number] = held.models.pop(number)
                 has_executed = self.has_executed = True
+                if model.has_repeated:
+                    held.redone_s += (self._tools.clock.monotonic_s() - began_s) * self._num_devices
         return has_executed
 
     def _restart_ranks(self, session_id: str, error: RanksLostError) -> None:

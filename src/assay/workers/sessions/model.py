@@ -83,6 +83,8 @@ class ModelExecutor:
         self._model = model
         self._log = tools.sessions.requests(target)
         self._states = ModelStates(tools.store, target)
+        self.has_repeated = False
+        """Whether the last request that was executed had a result."""
         self._restore()
 
     def _restore(self) -> None:
@@ -107,6 +109,7 @@ class ModelExecutor:
             return False
         began_s = self._tools.clock.monotonic_s()
         known = self._log.result(request.seq_id)
+        self.has_repeated = known is not None
         if known is not None and known.is_error:
             self._drop_gradient_of(request)
         elif known is None:

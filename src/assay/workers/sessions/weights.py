@@ -49,8 +49,8 @@ class ModelStates:
         self._store.put_if_absent(self.key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
         if kind in KEEP:
             last_uses = self._last_uses() if kind == "captured" else {}
-            numbers = sorted(self.numbers(kind), key=lambda number: last_uses.get(number, number))
-            for least_used in numbers[: -KEEP[kind]]:
+            by_use = sorted(self.numbers(kind), key=lambda number: last_uses.get(number, number))
+            for least_used in by_use[: -KEEP[kind]]:
                 self._store.delete(self.key(kind, least_used))
                 if least_used in last_uses:
                     self._store.delete(self._use_key(least_used))

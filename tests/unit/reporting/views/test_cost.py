@@ -135,7 +135,7 @@ def test_a_session_costs_what_it_was_charged_on_the_days_of_its_leases(ledger: L
     sessions.put(SessionCreated(session_id=session_id, project="ours", at_s=0.0, key_id="", sdk_version="0.38.0"))
     for lease, day, device_s in ((1, 1, 1800.0), (1, 1, 3600.0), (2, 3, 900.0)):
         times = {"at_s": 0.0, "began_s": day * DAY_S, "ended_s": day * DAY_S + 9000.0}
-        sessions.charge(session_id, SessionCharged(lease=lease, device_s=device_s, **times))
+        sessions.charge(session_id, SessionCharged(lease=lease, device_s=device_s, redone_s=0.2 * device_s, **times))
     charged = ChargedResources(sessions)
     debit_all(ledger, charged)
     state = sessions.state(session_id)
@@ -143,6 +143,7 @@ def test_a_session_costs_what_it_was_charged_on_the_days_of_its_leases(ledger: L
     owners = CostOwners(charged.project, lambda run_id: "", lambda run_id: state.charges)
     days = cost_report(ledger, PRICES, owners, by="day").lines
     found = [(line.name, line.held_device_hours, line.useful_device_hours, line.cost) for line in days]
-    assert found == [("1970-01-02", 1.0, 1.0, 2.0), ("1970-01-04", 0.25, 0.25, 0.5)]
+    assert found == [("1970-01-02", 1.0, 0.8, 2.0), ("1970-01-04", 0.25, 0.2, 0.5)]
     [line] = cost_report(ledger, PRICES, owners, by="project").lines
-    assert (line.name, line.held_device_hours, line.evaluation_device_hours) == ("ours", 1.25, 0.0)
+    hours = line.held_device_hours, line.lost_device_hours, line.evaluation_device_hours
+    assert (line.name, *hours) == ("ours", 1.25, 0.25, 0.0)

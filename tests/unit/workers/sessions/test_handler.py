@@ -1,19 +1,24 @@
 """Sessions under leases: who is due, what a worker that leaves stores, and that a finished session is closed."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from assay.base.digest import canonical_json
+from assay.base.errors import StoreError
 from assay.distributed.ranks import Ranks
 from assay.records.session import SessionCreated, SessionModel
 from assay.serving.admin.projects import ProjectRepository
 from assay.serving.jobs import JobRepository
-from assay.serving.sessions.request_log import JSON, TargetId
+from assay.serving.sessions.request_log import JSON, Result, TargetId
 from assay.store.leased_worker import LeasedWorker
 from assay.workers.fine_tuning.budgets import Budgets
 from assay.workers.sessions.handler import IDLE_S, SessionHandler
 from assay.workers.sessions.rank_models import OwnModels, RankModels
+from assay.workers.sessions.ranks import RanksLostError
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession
 
@@ -127,6 +132,26 @@ def test_a_worker_that_was_replaced_lets_a_session_go(tmp_path: Path) -> None:
     assert found == [0, 1]
 
 
+def test_a_session_is_executed_although_the_store_failed_when_it_was_taken(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[int]:
+        session = RequestedSession(tmp_path)
+        session.create()
+        worker, _ = worker_of(session, ranks)
+
+        def fail(session_id: str, *, before: float) -> bool:
+            del vars(session.sessions)["charge_killed"]
+            raise StoreError(f"{session_id} before {before}: the store is away.")
+
+        vars(session.sessions)["charge_killed"] = fail
+        with pytest.raises(StoreError):
+            worker.poll()
+        for _ in range(2):
+            worker.poll()
+        return [worker.num_held, len(session.results())]
+
+    assert on_ranks(1, served, tmp_path) == [[1, 1]]
+
+
 class SlowModels(OwnModels):
     """Models each of whose passes and updates takes a second."""
 
@@ -135,11 +160,14 @@ class SlowModels(OwnModels):
         self._session = session
         self.served: list[str] = []
         """Sessions, in the order in which their requests were executed."""
+        self.ends: dict[int, Callable[[], None]] = {}
+        """Called at the end of a pass or update, by its number from 1."""
 
     def call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
         if method is RankModels.train:
             self._session.clock.at_s += 1.0
             self.served.append(args[0].session_id)
+            self.ends.get(len(self.served), lambda: None)()
         return super().call(method, *args, **kwargs)
 
 
@@ -216,3 +244,93 @@ def test_device_time_is_charged_and_a_project_over_its_limit_waits_with_its_mode
     assert raised[0] == 180 and num_results == 181
     assert charges == held == [(1, 240.0), (2, 120.0)]
     assert ends == [("preempted", "project 'p' is over its limit"), ("preempted", "the worker left")]
+
+
+class Killed(BaseException):
+    """What stands for SIGKILL."""
+
+
+def killed_worker(session: RequestedSession, ranks: Ranks, *, num_trained: int) -> None:
+    """Execute requests until the end of a pass or update whose result is not stored, one heartbeat before it."""
+    models = SlowModels(session, ranks)
+    handler = SessionHandler(session.tools(models), session.home, num_devices=2)
+    worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock)
+
+    def kill() -> None:
+        [held] = worker._held.values()
+        held.lease.beat()
+        vars(held.lease)["beat"] = lambda release=False: None
+        raise Killed
+
+    models.ends[num_trained] = kill
+    with pytest.raises(Killed):
+        while True:
+            worker.poll()
+
+
+def times_of(session: RequestedSession) -> list[tuple[int, float, float]]:
+    """Lease, device time, and what of it was redone."""
+    state = session.sessions.state(SESSION)
+    assert state is not None
+    return [(charge.lease, charge.device_s, charge.redone_s) for charge in state.charges]
+
+
+def test_device_time_of_a_killed_worker_is_charged_and_what_is_executed_again_is_on_record(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[Any]:
+        session = RequestedSession(tmp_path)
+        session.create()
+        for seq_id in (1, 3):
+            session.step(seq_id)
+        killed_worker(session, ranks, num_trained=4)
+        found: list[Any] = [times_of(session)]
+        handler = SessionHandler(session.tools(SlowModels(session, ranks)), session.home, num_devices=3)
+        worker = LeasedWorker(session.store, [handler], name="b", clock=session.clock)
+        while len(session.results()) < 5:
+            worker.poll()
+            session.clock.at_s += 0.0 if worker.num_held else 5.0
+        found.append(times_of(session))
+        worker.leave()
+        with session.home.open_ledger() as ledger:
+            return [*found, times_of(session), [part.seconds for part in ledger.training_seconds(SESSION)]]
+
+    [(before, taken_over, after, seconds)] = on_ranks(1, served, tmp_path)
+    assert before == []
+    assert taken_over == [(1, 8.0, 2.0)], "three that ended, and one that did not, on two devices"
+    assert after == [(1, 8.0, 2.0), (2, 12.0, 9.0)], "three again, and one for the first time, on three devices"
+    assert seconds == [{"compute": 6.0, "lost": 2.0}, {"compute": 3.0, "lost": 9.0}], "as the ledger has it"
+
+
+def test_device_time_of_a_killed_worker_is_charged_if_no_other_executes_the_session(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[Any]:
+        session = RequestedSession(tmp_path)
+        session.create()
+        session.step(1)
+        killed_worker(session, ranks, num_trained=2)
+        session.sessions.requests(MODEL).put_result(2, Result.of_error("It is over.", "server"))
+        session.sessions.finish(SESSION, "success")
+        worker, _ = worker_of(session, ranks)
+        worker.poll()
+        return [times_of(session), session.sessions.is_open(SESSION), worker.num_held]
+
+    assert on_ranks(1, served, tmp_path) == [[[(1, 4.0, 2.0)], False, 0]]
+
+
+def test_a_step_that_ends_with_a_rank_is_charged_as_redone(tmp_path: Path) -> None:
+    def served(ranks: Ranks) -> list[tuple[int, float, float]]:
+        session = RequestedSession(tmp_path)
+        session.create()
+        session.step(1)
+        models = SlowModels(session, ranks)
+
+        def lose_rank() -> None:
+            raise RanksLostError("rank 1 was ended by SIGKILL.")
+
+        models.ends[2] = lose_rank
+        handler = SessionHandler(session.tools(models), session.home)
+        worker = LeasedWorker(session.store, [handler], name="a", clock=session.clock)
+        while len(session.results()) < 3:
+            worker.poll()
+        worker.leave()
+        return times_of(session)
+
+    assert on_ranks(1, served, tmp_path) == [[(1, 4.0, 2.0)]], "one was lost, one was executed again"
