@@ -39,12 +39,9 @@ def explain(
     found = report.operators.finding if report.operators is not None else None
     if found is not None and found.problem == "outside its error bound":
         return _explanation(
-            "wrong arithmetic",
-            found.problem,
-            operator=found.operator,
-            module=found.module or "the step",
+            "wrong arithmetic", found.problem, operator=found.operator, module=found.module or "the step",
             detail=found.detail,
-        )
+        )  # fmt: skip
     if report.rows is not None and report.rows.rows and not _are_most(report.rows):
         return _of_rows(report.rows)
     return _of_loss(report, steps, learning_rate)
@@ -62,12 +59,9 @@ def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
     in_forward = first.quantity in ("rows", "rollout_digest", "tokens", "learning_rate", "loss")
     if is_first_step and (in_forward or is_other_code):
         return _explanation(
-            "other machine or code",
-            "differs at once",
-            recorded_by=report.recorded_code_version,
-            replayed_by=report.code_version,
-            **values,
-        )
+            "other machine or code", "differs at once", recorded_by=report.recorded_code_version,
+            replayed_by=report.code_version, **values,
+        )  # fmt: skip
     if is_first_step:
         return _explanation("wrong arithmetic", "differs after the loss", **values)
     return _explanation(
@@ -85,13 +79,9 @@ def _of_rows(rows: RowSearch) -> Explanation:
     if rows.loss_without is None or rows.step_loss is None:
         return _explanation("bad data", "bad rows", criterion=rows.criterion, **count)
     return _explanation(
-        "bad data",
-        "rows of high loss",
-        loss=rows.step_loss,
-        earlier=rows.earlier_loss or 0.0,
-        without=rows.loss_without,
-        **count,
-    )
+        "bad data", "rows of high loss", loss=rows.step_loss, earlier=rows.earlier_loss or 0.0,
+        without=rows.loss_without, **count,
+    )  # fmt: skip
 
 
 def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep], learning_rate: float | None) -> Explanation:
@@ -100,15 +90,10 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep], learning_r
     if (code := _divergence(report, first)) is not None:
         rows = report.rows
         return _explanation(
-            "divergence",
-            code,
-            loss=report.loss,
-            first=first,
-            rows=0 if rows is None else len(rows.rows),
-            num_rows=None if rows is None else rows.num_rows,
-            peak=learning_rate,
+            "divergence", code, loss=report.loss, first=first, rows=0 if rows is None else len(rows.rows),
+            num_rows=None if rows is None else rows.num_rows, peak=learning_rate,
             rate=previous[-1]["learning_rate"] if previous else None,
-        )
+        )  # fmt: skip
     before = previous[-NUM_BEFORE:]
     losses = np.array([values["loss"] for values in before if math.isfinite(values["loss"])])
     if len(losses) < 8:

@@ -222,11 +222,9 @@ def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> Hu
     stuck = {rank for rank, found in heads.items() if found} - singled_out
     blamed = {rank for rank in (missing - stuck) | singled_out if not waits_for.get(rank)}
     return HungRanks(
-        ranks=tuple(sorted(blamed)),
-        groups=tuple(group for group, _ in blocked),
-        because=Statement(code=_reason(blocked, blamed, heads.keys())),
-        sources=dict(sources),
-    )
+        ranks=tuple(sorted(blamed)), groups=tuple(group for group, _ in blocked),
+        because=Statement(code=_reason(blocked, blamed, heads.keys())), sources=dict(sources),
+    )  # fmt: skip
 
 
 Blocked = tuple[HungGroup, set[int]]
@@ -266,17 +264,10 @@ def _blocked_group(
         is_left = any(entry.is_over for entry in at.values())
         stopped = blocking = _minority({rank for rank in inside if is_left or last[rank] is at[rank]}, at)
     group = HungGroup(
-        group=name,
-        ranks=tuple(sorted(members)),
-        sequence=sequence,
-        collective=common,
-        waiting=tuple(sorted(inside - blocking)),
-        absent=tuple(sorted(absent)),
-        not_started=tuple(sorted(not_started)),
-        stopped=tuple(sorted(stopped)),
-        others=others,
-        without_dump=tuple(sorted(without_dump)),
-    )
+        group=name, ranks=tuple(sorted(members)), sequence=sequence, collective=common,
+        waiting=tuple(sorted(inside - blocking)), absent=tuple(sorted(absent)), not_started=tuple(sorted(not_started)),
+        stopped=tuple(sorted(stopped)), others=others, without_dump=tuple(sorted(without_dump)),
+    )  # fmt: skip
     return group, blocking
 
 
@@ -297,15 +288,10 @@ def _blocked_pairs(dumps: Sequence[RankDump], heads: Mapping[int, Sequence[Opera
         if entry not in heads[rank] or (reply is not None and reply in heads[peer]):
             continue
         group = HungGroup(
-            group=entry.group,
-            ranks=tuple(sorted((rank, peer))),
-            sequence=entry.transfer,
-            collective=entry.name,
-            waiting=(rank,),
-            absent=(peer,) if peer in heads and reply is None else (),
-            others={},
+            group=entry.group, ranks=tuple(sorted((rank, peer))), sequence=entry.transfer, collective=entry.name,
+            waiting=(rank,), absent=(peer,) if peer in heads and reply is None else (), others={},
             without_dump=() if peer in heads else (peer,),
-        )
+        )  # fmt: skip
         yield group, {peer}
 
 

@@ -51,15 +51,10 @@ def guard_of(
             f"{RECIPE}KEY. Diagnose assay's own attempts ('assay triage failures --json'), or rename columns."
         )
     return Guard(
-        name=name or _text(cause.factors).replace("/", "_"),
-        factors=cause.factors,
-        is_refusing=is_refusing,
-        accepted_s=accepted_s,
-        accepted_by=accepted_by,
-        rate=cause.rate,
-        elsewhere_rate=cause.elsewhere_rate,
+        name=name or _text(cause.factors).replace("/", "_"), factors=cause.factors, is_refusing=is_refusing,
+        accepted_s=accepted_s, accepted_by=accepted_by, rate=cause.rate, elsewhere_rate=cause.elsewhere_rate,
         diagnosis_sha256=diagnosis.digest(),
-    )
+    )  # fmt: skip
 
 
 def known_factors(
@@ -69,10 +64,8 @@ def known_factors(
     known = {
         **({} if host is None else {HOST: host}),
         **({} if environment is None else {name: getattr(environment, name) for name in ENVIRONMENT_FACTORS}),
-        "code": run.code_version,
-        "dataset": run.dataset_fingerprint[:12],
-        "world_size": str(world_size),
-    }
+        "code": run.code_version, "dataset": run.dataset_fingerprint[:12], "world_size": str(world_size),
+    }  # fmt: skip
     return known | {f"{RECIPE}{key}": text for key, text in recipe_texts(run).items() if text is not None}
 
 

@@ -146,9 +146,6 @@ def process_state(pid: int) -> str:
     except (OSError, IndexError):
         return ""
     return {
-        "T": STOPPED,
-        "D": "in an uninterruptible wait, usually a disk or a file system",
-        "R": "running",
-        "S": "sleeping",
-        "Z": "dead",
-    }.get(letter, letter)
+        "T": STOPPED, "D": "in an uninterruptible wait, usually a disk or a file system", "R": "running",
+        "S": "sleeping", "Z": "dead",
+    }.get(letter, letter)  # fmt: skip

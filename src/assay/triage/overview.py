@@ -88,15 +88,11 @@ def triage_ledger(ledger: Ledger, run_ids: Collection[str] = ()) -> Fleet:
         not_looked_at["what failures share"] = diagnosis.because
     weeks = max(1.0, days / DAYS_A_WEEK)
     overview = TriageOverview(
-        run_ids=tuple(runs) if len(runs) <= FEW_RUNS or run_ids else (),
-        runs=len(runs),
-        attempts=0 if table is None else table.num_rows,
-        failures=0 if table is None else int(table.failures.sum()),
-        days=days,
-        device_hours=sum(spent_s.values()) / HOUR_S,
-        results=_ranked(found, weeks=weeks),
+        run_ids=tuple(runs) if len(runs) <= FEW_RUNS or run_ids else (), runs=len(runs),
+        attempts=0 if table is None else table.num_rows, failures=0 if table is None else int(table.failures.sum()),
+        days=days, device_hours=sum(spent_s.values()) / HOUR_S, results=_ranked(found, weeks=weeks),
         not_looked_at=not_looked_at,
-    )
+    )  # fmt: skip
     return Fleet(overview, table, diagnosis, series, changes, spent_s)
 
 
@@ -137,12 +133,10 @@ def _of_symptoms(ended: Sequence[Attempt]) -> Iterator[Finding]:
         group = [pair for pair in symptoms if (pair[1].key == key if key else pair[1].key not in common)]
         if group:
             yield Finding(
-                about="failures",
-                is_confirmed=False,
+                about="failures", is_confirmed=False,
                 device_hours_a_week=sum(_held_s(attempt) for attempt, _ in group) / HOUR_S,
-                symptom=group[-1][1] if key else None,
-                attempts=len(group),
-            )
+                symptom=group[-1][1] if key else None, attempts=len(group),
+            )  # fmt: skip
 
 
 def _of_rises(changes: SlowChanges | None, ended: Sequence[Attempt]) -> Iterator[Finding]:
@@ -150,11 +144,9 @@ def _of_rises(changes: SlowChanges | None, ended: Sequence[Attempt]) -> Iterator
         if change.ratio is not None and change.ratio > 1.0:
             held_s = sum(_held_s(attempt) for attempt in ended if attempt.started_s >= float(change.at))
             yield Finding(
-                about="slower",
-                is_confirmed=change.verdict == "assigned",
-                device_hours_a_week=held_s / HOUR_S * (1.0 - 1.0 / change.ratio),
-                change=change,
-            )
+                about="slower", is_confirmed=change.verdict == "assigned",
+                device_hours_a_week=held_s / HOUR_S * (1.0 - 1.0 / change.ratio), change=change,
+            )  # fmt: skip
 
 
 def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
@@ -162,12 +154,9 @@ def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
     for phase in SPENT:
         if spent_s.get(phase, 0.0) > MIN_SHARE * held_s:
             yield Finding(
-                about="spent",
-                is_confirmed=True,
-                device_hours_a_week=spent_s[phase] / HOUR_S,
-                phase=phase,
+                about="spent", is_confirmed=True, device_hours_a_week=spent_s[phase] / HOUR_S, phase=phase,
                 share=spent_s[phase] / held_s,
-            )
+            )  # fmt: skip
 
 
 def _by_phase(seconds: Sequence[PhaseSeconds]) -> dict[Phase, float]:

@@ -72,12 +72,10 @@ def durations_of(
         raise DataError(f"{columns.name}: '{value}' (--value) holds no duration.")
     columns = replace(columns, table=columns.table.take(valid))
     return Durations(
-        seconds[valid],
-        {name: columns.column(name, "--location") for name in location},
+        seconds[valid], {name: columns.column(name, "--location") for name in location},
         {name: columns.column(name, "--work") for name in work},
-        columns.column(kind, "--kind") if kind else [""] * len(valid),
-        columns.sources,
-    )
+        columns.column(kind, "--kind") if kind else [""] * len(valid), columns.sources,
+    )  # fmt: skip
 
 
 class _Regions(NamedTuple):
@@ -125,14 +123,11 @@ def split_skew(durations: Durations) -> Skew:
     found = sorted([*found, *uneven], key=lambda effect: -abs(math.log(effect.ratio)))
     sides = {effect.side for effect in found}
     return Skew(
-        verdict="both" if len(sides) == 2 else next(iter(sides), "even"),
-        location_sd=float(by_side["location"].std()),
+        verdict="both" if len(sides) == 2 else next(iter(sides), "even"), location_sd=float(by_side["location"].std()),
         work_sd=math.hypot(float(by_side["work"].std()), component),
-        noise=math.sqrt(max(robust_sigma(residuals) ** 2 - component**2, 0.0)),
-        effects=tuple(found),
-        measurements=len(logs),
-        sources=dict(durations.sources),
-    )
+        noise=math.sqrt(max(robust_sigma(residuals) ** 2 - component**2, 0.0)), effects=tuple(found),
+        measurements=len(logs), sources=dict(durations.sources),
+    )  # fmt: skip
 
 
 def _split(logs: Logs, durations: Durations, rows: Int64[np.ndarray, "kept"]) -> tuple[list[_Effect], Logs]:

@@ -21,13 +21,11 @@ def junit_columns(source: str, text: str) -> Columns:
             "failed": str(int(case.find("failure") is not None or case.find("error") is not None)),
             "at": suite.get("timestamp"),
             "unit": name_of_test(case, suite if name_of_test(case) in ambiguous else None),
-            "suite": suite.get("name", ""),
-            "host": suite.get("hostname", ""),
-            "class": case.get("classname", ""),
+            "suite": suite.get("name", ""), "host": suite.get("hostname", ""), "class": case.get("classname", ""),
             "file": case.get("file", ""),
         }
         for case, suite in cases
-    ]
+    ]  # fmt: skip
     factors = ("host", "suite", "file", "class")
     return columns_of(rows, source, failed="failed", at="at", unit="unit", factors=factors)
 

@@ -68,15 +68,9 @@ def columns_of_attempts(
         for attempt in attempts
     ]
     factors = (
-        "host",
-        *(("device",) if _devices_vary(attempts) else ()),
-        *(("serial",) if serials else ()),
-        "code",
-        *ENVIRONMENT,
-        "dataset",
-        "world_size",
-        *(f"{RECIPE}{key}" for key in keys),
-    )
+        "host", *(("device",) if _devices_vary(attempts) else ()), *(("serial",) if serials else ()), "code",
+        *ENVIRONMENT, "dataset", "world_size", *(f"{RECIPE}{key}" for key in keys),
+    )  # fmt: skip
     columns = columns_of(
         rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
     )
@@ -113,16 +107,12 @@ def _informative_serials(attempts: Sequence[Attempt]) -> set[str]:
 def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
     held_s = max((attempt.ended_s or attempt.started_s) - attempt.started_s, 0.0) * attempt.world_size
     return {
-        "failed": str(int(attempt.outcome != "succeeded")),
-        "at": str(attempt.started_s),
-        "device_hours": str(held_s / HOUR_S),
-        "host": join_values(list(attempt.hosts)),
+        "failed": str(int(attempt.outcome != "succeeded")), "at": str(attempt.started_s),
+        "device_hours": str(held_s / HOUR_S), "host": join_values(list(attempt.hosts)),
         "device": join_values([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
-        "code": attempt.code_version,
-        **_environment(attempt),
-        "dataset": run.dataset_fingerprint[:SHOWN_FINGERPRINT],
+        "code": attempt.code_version, **_environment(attempt), "dataset": run.dataset_fingerprint[:SHOWN_FINGERPRINT],
         "world_size": str(attempt.world_size),
-    }
+    }  # fmt: skip
 
 
 def _environment(attempt: Attempt) -> dict[str, str | None]:

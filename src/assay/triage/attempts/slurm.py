@@ -20,11 +20,8 @@ UNKNOWN = {"", "0", "None", "Unknown", "N/A"}
 MAX_HOSTS = 100_000
 """Maximal number of hosts in one node list."""
 MEANINGS: dict[str, Any] = {
-    "failed": "failed",
-    "at": "at",
-    "unit": "unit",
-    "factors": ("host", "user", "partition", "account", "name"),
-}
+    "failed": "failed", "at": "at", "unit": "unit", "factors": ("host", "user", "partition", "account", "name"),
+}  # fmt: skip
 
 
 def sacct_text_columns(source: str, text: str) -> Columns:
@@ -71,15 +68,13 @@ def sacct_json_columns(source: str, jobs: list[Any]) -> Columns:
         known["start"] = known.get("start") or str(_number(job.get("start_time", "")))
         rows.append(
             {
-                **known,
-                "jobname": str(job.get("name", "")),
+                **known, "jobname": str(job.get("name", "")),
                 "state": str(current[0] if isinstance(current, list) and current else current or ""),
                 "user": str(job.get("user") or (job.get("association") or {}).get("user", "")),
-                "partition": str(job.get("partition", "")),
-                "account": str(job.get("account", "")),
+                "partition": str(job.get("partition", "")), "account": str(job.get("account", "")),
                 "nodelist": nodes if isinstance(nodes, str) else "",
             }
-        )
+        )  # fmt: skip
     return _columns(source, rows)
 
 

@@ -205,31 +205,24 @@ def github_columns(source: str, jobs: list[Any]) -> Columns:
     rows: list[dict[str, str | None]] = [
         {
             "failed": str(int(job["conclusion"] in GITHUB_FAILED)),
-            "at": str(job.get("started_at") or job.get("created_at") or ""),
-            "unit": str(job.get("name", "")),
-            "runner": str(job.get("runner_name") or ""),
-            "runner_group": str(job.get("runner_group_name") or ""),
+            "at": str(job.get("started_at") or job.get("created_at") or ""), "unit": str(job.get("name", "")),
+            "runner": str(job.get("runner_name") or ""), "runner_group": str(job.get("runner_group_name") or ""),
             "labels": join_values([str(label) for label in job.get("labels") or []]),
-            "workflow": str(job.get("workflow_name") or ""),
-            "name": str(job.get("name", "")),
-            "commit": str(job.get("head_sha") or ""),
-            "branch": str(job.get("head_branch") or ""),
+            "workflow": str(job.get("workflow_name") or ""), "name": str(job.get("name", "")),
+            "commit": str(job.get("head_sha") or ""), "branch": str(job.get("head_branch") or ""),
         }
         for job in jobs
         if isinstance(job, dict) and job.get("conclusion") in GITHUB_FAILED | {"success"}
-    ]
+    ]  # fmt: skip
     num_stopped = sum(isinstance(job, dict) and job.get("conclusion") == "cancelled" for job in jobs)
     meanings: dict[str, Any] = {"failed": "failed", "at": "at", "unit": "unit", "factors": GITHUB_FACTORS}
     return columns_of(rows, source, num_stopped=num_stopped, **meanings)
 
 
 POD_MEANINGS: dict[str, Any] = {
-    "failed": "failed",
-    "attempts": "attempts",
-    "at": "at",
-    "unit": "unit",
+    "failed": "failed", "attempts": "attempts", "at": "at", "unit": "unit",
     "factors": ("host", "image", "namespace", "owner"),
-}
+}  # fmt: skip
 POD_STOPPED = {"Preempting", "NodeShutdown", "Shutdown", "Terminated"}
 """Reasons for which a node or the scheduler ends a pod; newer versions write a condition `DisruptionTarget`."""
 

@@ -89,15 +89,10 @@ class AttemptTable:
             return None if column is None else column[rows]
 
         return replace(
-            self,
-            failures=self.failures[rows],
-            attempts=self.attempts[rows],
-            units=self.units[rows],
-            factors=tuple(factor.of_rows(rows) for factor in self.factors),
-            at_s=chosen(self.at_s),
-            exposure=chosen(self.exposure),
-            device_hours=chosen(self.device_hours),
-        )
+            self, failures=self.failures[rows], attempts=self.attempts[rows], units=self.units[rows],
+            factors=tuple(factor.of_rows(rows) for factor in self.factors), at_s=chosen(self.at_s),
+            exposure=chosen(self.exposure), device_hours=chosen(self.device_hours),
+        )  # fmt: skip
 
 
 def with_values(table: AttemptTable, selected: Sequence[tuple[str, str]]) -> AttemptTable:
@@ -152,17 +147,14 @@ def table_of(columns: Columns, names: ColumnNames) -> AttemptTable:
         raise ConfigError(f"--factors: '{twice}' is there twice.")
     exposure, hours = names.exposure, columns.device_hours
     found = AttemptTable(
-        failures=failures,
-        attempts=attempts,
+        failures=failures, attempts=attempts,
         units=np.arange(num_rows) if unit is None else _encoded(columns.column(unit, "--unit"))[0],
-        has_units=unit is not None,
-        at_s=None if at_s is None or np.isnan(at_s).all() else at_s,
+        has_units=unit is not None, at_s=None if at_s is None or np.isnan(at_s).all() else at_s,
         exposure=None if exposure is None else _counts(columns, exposure, "--exposure"),
         device_hours=None if hours is None else _counts(columns, hours, "device-hours"),
-        factors=tuple(_factor(name, columns.column(name, "--factors")) for name in chosen),
-        sources=columns.sources,
+        factors=tuple(_factor(name, columns.column(name, "--factors")) for name in chosen), sources=columns.sources,
         num_stopped=columns.num_stopped,
-    )
+    )  # fmt: skip
     return found.where(attempts > 0)
 
 

@@ -56,14 +56,12 @@ def changed_since(rev: str, folder: Path) -> CiChanged:
     uses = _uses(top, python, tests)
     known = python.intersection(changed)
     return CiChanged(
-        since=commit,
-        files=_shown(changed),
+        since=commit, files=_shown(changed),
         tests=_shown(sorted(tests if selects_all else tests & _closure(known, _inverted(uses)))),
-        test_files=len(tests),
-        selects_all=_shown(selects_all),
+        test_files=len(tests), selects_all=_shown(selects_all),
         unreached_files=_shown(sorted(known - _closure(tests, uses) - {*selects_all})),
         unknown=_shown([path for path in changed if path not in python and path not in selects_all]),
-    )
+    )  # fmt: skip
 
 
 def _uses(top: Path, python: Collection[str], tests: Collection[str]) -> dict[str, set[str]]:

@@ -54,13 +54,7 @@ def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
     failures, runs = informative[:, 0], informative.sum(axis=1)
     rate, low, high = flake_rate(failures, runs)
     return FlakyTest(
-        test=test,
-        rate=rate,
-        low=low,
-        high=high,
-        failures=int(failures.sum()),
-        runs=int(runs.sum()),
-        commits=num_flaky,
+        test=test, rate=rate, low=low, high=high, failures=int(failures.sum()), runs=int(runs.sum()), commits=num_flaky
     )
 
 

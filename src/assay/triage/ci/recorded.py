@@ -141,11 +141,9 @@ def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRu
     separator = _decimal_separator(root)
     cases = tuple(_case(case, suite, file, separator) for suite in suites for case in suite.findall("testcase"))
     return FileRun(
-        file=str(file),
-        **run_origin(file, properties, pattern),
-        wall_s=_wall_s(root, suites, file, separator),
+        file=str(file), **run_origin(file, properties, pattern), wall_s=_wall_s(root, suites, file, separator),
         cases=cases,
-    )
+    )  # fmt: skip
 
 
 def _decimal_separator(root: Element) -> str:
@@ -173,14 +171,11 @@ def _case(case: Element, suite: Element, file: Path, separator: str) -> CaseRun:
     has_failed = case.find("failure") is not None or case.find("error") is not None
     phases = tuple(_seconds(properties.get(f"{phase}_s"), file, test) for phase in PHASES)
     return CaseRun(
-        test=test,
-        suite=suite_of(case, suite),
-        seconds=_seconds(case.get("time"), file, test, separator),
+        test=test, suite=suite_of(case, suite), seconds=_seconds(case.get("time"), file, test, separator),
         failures=has_failed + sum(len(case.findall(name)) for name in RERUNS_THAT_FAILED),
         passes=int(not has_failed and has_run(case)),
-        worker=next((properties[name] for name in WORKER_PROPERTIES if name in properties), ""),
-        phases=phases,
-    )
+        worker=next((properties[name] for name in WORKER_PROPERTIES if name in properties), ""), phases=phases,
+    )  # fmt: skip
 
 
 def _properties(element: Element) -> dict[str, str]:
@@ -212,33 +207,25 @@ def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
     tries: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for job in jobs:
         if isinstance(job, dict) and job.get("conclusion") in GITHUB_FAILED | {"success"}:
-            key = (
-                str(job.get("head_sha") or ""),
-                str(job.get("run_id") or ""),
-                str(job.get("run_attempt") or ""),
-            )
+            key = (str(job.get("head_sha") or ""), str(job.get("run_id") or ""), str(job.get("run_attempt") or ""))
             tries.setdefault(key, []).append(job)
     for (commit, run, attempt), members in tries.items():
         ends = [_job_times(file, job) for job in members]
         known = [times for times in ends if times is not None]
         yield FileRun(
-            file=f"{file} (run {run or '?'}, try {attempt or '?'})",
-            commit=commit,
-            run=f"{run}.{attempt}" if run else "",
-            config="",
+            file=f"{file} (run {run or '?'}, try {attempt or '?'})", commit=commit,
+            run=f"{run}.{attempt}" if run else "", config="",
             wall_s=max(end for _, end in known) - min(start for start, _ in known) if known else None,
             cases=tuple(_job_case(job, times) for job, times in zip(members, ends, strict=True)),
-        )
+        )  # fmt: skip
 
 
 def _job_case(job: Mapping[str, Any], times: tuple[float, float] | None) -> CaseRun:
     has_failed = job["conclusion"] in GITHUB_FAILED
     return CaseRun(
-        test=str(job.get("name", "")),
-        seconds=None if times is None else times[1] - times[0],
-        failures=int(has_failed),
-        passes=int(not has_failed),
-    )
+        test=str(job.get("name", "")), seconds=None if times is None else times[1] - times[0],
+        failures=int(has_failed), passes=int(not has_failed),
+    )  # fmt: skip
 
 
 def _job_times(file: Path, job: Mapping[str, Any]) -> tuple[float, float] | None:

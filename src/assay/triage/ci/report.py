@@ -24,21 +24,12 @@ def report_of(files: Sequence[FileRun], sources: dict[str, str], num_shards: int
     walls = _walls_s(files)
     floor_test = max(seconds, key=lambda test: seconds[test])
     return CiReport(
-        wall_s=statistics.median(walls),
-        runs=len(walls),
-        commits=len({file.commit for file in files} - {""}),
-        tests=len(seconds),
-        spans=_spans(files),
-        floor_s=seconds[floor_test],
-        floor_test=floor_test,
+        wall_s=statistics.median(walls), runs=len(walls), commits=len({file.commit for file in files} - {""}),
+        tests=len(seconds), spans=_spans(files), floor_s=seconds[floor_test], floor_test=floor_test,
         bound_s=bound_s(seconds, num_shards) if num_shards else None,
-        shards=sharded(seconds, num_shards) if num_shards else (),
-        flaky=flaky,
-        flaky_because=_flaky_because(valid),
-        bad_runs=tuple(sorted(bad)),
-        untimed_tests=num_untimed,
-        sources=sources,
-    )
+        shards=sharded(seconds, num_shards) if num_shards else (), flaky=flaky, flaky_because=_flaky_because(valid),
+        bad_runs=tuple(sorted(bad)), untimed_tests=num_untimed, sources=sources,
+    )  # fmt: skip
 
 
 def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], int]:
@@ -81,14 +72,10 @@ def _spans(files: Sequence[FileRun]) -> CiSpans:
     idle = [part[1] for part in parts]
     workers = [part[2] for part in parts]
     return CiSpans(
-        tests_s=sum(_tests_s(file) for file in files),
-        setup_s=phases[0],
-        call_s=phases[1],
-        teardown_s=phases[2],
-        outside_s=_sum_known(outside),
-        idle_s=_sum_known(idle),
+        tests_s=sum(_tests_s(file) for file in files), setup_s=phases[0], call_s=phases[1], teardown_s=phases[2],
+        outside_s=_sum_known(outside), idle_s=_sum_known(idle),
         workers=None if None in workers else max(worker for worker in workers if worker is not None),
-    )
+    )  # fmt: skip
 
 
 def _around_tests(file: FileRun) -> tuple[float | None, float | None, int | None]:

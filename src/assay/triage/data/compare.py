@@ -40,11 +40,9 @@ CAUSES: tuple[DataChangeKind, ...] = (
 )  # fmt: skip
 """Order in which causes are tested as explanations of the others."""
 EXPLAINS: dict[DataChangeKind, tuple[DataChangeKind, ...]] = {
-    "template": ("words", "tokens", "mask", "lengths", "values"),
-    "words": ("tokens", "mask", "lengths", "values"),
-    "tokens": ("mask", "lengths", "values"),
-    "truncation": ("lengths", "values"),
-}
+    "template": ("words", "tokens", "mask", "lengths", "values"), "words": ("tokens", "mask", "lengths", "values"),
+    "tokens": ("mask", "lengths", "values"), "truncation": ("lengths", "values"),
+}  # fmt: skip
 """Consequences of changes in every row: tokens follow from texts, masks from tokens."""
 
 
@@ -65,12 +63,9 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
         found = [*_other_columns(old, new), *_changes(old, new, kinds, rng)]
     ranked = _ranked(found, old, new, kinds, rng)
     return DataChanges(
-        rows_before=old.num_rows,
-        rows_after=new.num_rows,
-        results=ranked,
-        columns=dict[str, str](kinds),
+        rows_before=old.num_rows, rows_after=new.num_rows, results=ranked, columns=dict[str, str](kinds),
         sources={old.name: old.digest, new.name: new.digest},
-    )
+    )  # fmt: skip
 
 
 def _refuse_strangers(old: VersionRows, new: VersionRows, shared: Sequence[str]) -> None:
@@ -134,20 +129,12 @@ def _tokens_of(mask: str, kinds: dict[str, ColumnKind]) -> str:
 
 
 def _ranked(
-    found: list[Change],
-    old: VersionRows,
-    new: VersionRows,
-    kinds: dict[str, ColumnKind],
-    rng: np.random.Generator,
+    found: list[Change], old: VersionRows, new: VersionRows, kinds: dict[str, ColumnKind], rng: np.random.Generator
 ) -> tuple[DataFinding, ...]:
     """Return the changes that no other explains, each with its consequences."""
     waiting = sorted(
         found,
-        key=lambda change: (
-            CAUSES.index(change.finding.kind),
-            change.finding.p_value,
-            -abs(change.finding.effect),
-        ),
+        key=lambda change: (CAUSES.index(change.finding.kind), change.finding.p_value, -abs(change.finding.effect)),
     )
     causes: list[DataFinding] = []
     while waiting:

@@ -34,14 +34,10 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
     )
     hours = held_s / 3_600.0 if held_s else None
     return MovedMetric(
-        metric=after.headline.metric.title,
-        overall=_moved("", "", old, new, together=1),
-        slices=tuple(significant_ones[:MAX_MOVED]),
-        num_slices=len(slices),
-        run_id=after.run_id,
-        dataset=dataset,
+        metric=after.headline.metric.title, overall=_moved("", "", old, new, together=1),
+        slices=tuple(significant_ones[:MAX_MOVED]), num_slices=len(slices), run_id=after.run_id, dataset=dataset,
         device_hours=hours,
-    )
+    )  # fmt: skip
 
 
 def _estimate(metrics: ClassifierMetrics | ScoreMetrics, name: str) -> Estimate | None:
@@ -56,11 +52,4 @@ def _moved(column: str, value: str, before: Estimate, after: Estimate, *, togeth
     low, high = difference_interval(
         (before.value, before.low, before.high), (after.value, after.low, after.high), widened=wider
     )
-    return MovedSlice(
-        column=column,
-        value=value,
-        before=before.value,
-        after=after.value,
-        low=low,
-        high=high,
-    )
+    return MovedSlice(column=column, value=value, before=before.value, after=after.value, low=low, high=high)

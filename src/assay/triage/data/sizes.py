@@ -45,12 +45,9 @@ def share_change(before: float, num_before: float, after: float, num_after: floa
     pooled = (before * num_before + after * num_after) / (num_before + num_after)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-300) * (1 / num_before + 1 / num_after))
     return Size(
-        before,
-        after,
-        effect,
-        *difference_interval((before, low_b, high_b), (after, low_a, high_a)),
+        before, after, effect, *difference_interval((before, low_b, high_b), (after, low_a, high_a)),
         float(2 * stats.norm.sf(abs(effect) / error)) if effect else 1.0,
-    )
+    )  # fmt: skip
 
 
 def flag_change(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Size | None:

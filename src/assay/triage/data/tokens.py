@@ -86,21 +86,14 @@ def _facts(mask: NDArray[np.bool_], value: Any, ids: list[int] | None) -> set[tu
         return {("stretches", 0)}
     first, last = int(positions[0]), int(positions[-1])
     num_spans = int((np.diff(mask.astype(np.int8)) == 1).sum()) + bool(mask[0])
-    found: set[tuple[str, Any]] = {
-        ("end", len(mask) - 1 - last),
-        ("start", bool(mask[0])),
-        ("stretches", num_spans),
-    }
+    found: set[tuple[str, Any]] = {("end", len(mask) - 1 - last), ("start", bool(mask[0])), ("stretches", num_spans)}
     if ids is None:
         return found
     at = dict(enumerate(ids))
     found |= {
-        ("first", at.get(first)),
-        ("before", at.get(first - 1)),
-        ("last", at.get(last)),
-        ("after", at.get(last + 1)),
+        ("first", at.get(first)), ("before", at.get(first - 1)), ("last", at.get(last)), ("after", at.get(last + 1)),
         ("fits", len(mask) == len(ids)),
-    }
+    }  # fmt: skip
     if isinstance(value, list) and len(value) == len(ids) and IGNORED in value:
         found.add(("shifted", all(value[position] == ids[position] for position in positions.tolist())))
     return found

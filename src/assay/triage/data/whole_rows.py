@@ -28,18 +28,8 @@ from assay.triage.data.texts import as_text
 
 CONTENT: tuple[ColumnKind, ...] = ("text", "tokens", "lists")
 LABEL_NAMES = (
-    "label",
-    "labels",
-    "target",
-    "class",
-    "y",
-    "is_correct",
-    "correct",
-    "score",
-    "rating",
-    "stars",
-    "sentiment",
-)
+    "label", "labels", "target", "class", "y", "is_correct", "correct", "score", "rating", "stars", "sentiment",
+)  # fmt: skip
 MIN_SHARED = 0.2
 """Minimal share of rows in both versions for comparing their values."""
 MAX_LABELS = 20

@@ -110,10 +110,7 @@ def _information(table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: I
 
 
 def _ratio(
-    table: AttemptTable,
-    inside: Bool[np.ndarray, "row"],
-    strata: Int64[np.ndarray, "row"],
-    within: tuple[str, ...],
+    table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: Int64[np.ndarray, "row"], within: tuple[str, ...]
 ) -> AdjustedRatio | None:
     """Return the ratio; None if no stratum has failures to compare."""
     size, failed = table.size(), table.failures

@@ -13,13 +13,7 @@ from scipy.special import betaincinv, gammaincinv
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, DataError
 from assay.base.shapes import Bool, Float64, Int64
-from assay.records.failure_causes import (
-    AdjustedRatio,
-    FailureCause,
-    FailureDiagnosis,
-    FailureVerdict,
-    RuledOut,
-)
+from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis, FailureVerdict, RuledOut
 from assay.records.statement import Statement
 from assay.triage.attempts.moments import TimeWindow
 from assay.triage.attempts.table import AttemptTable
@@ -66,27 +60,16 @@ def cause_of(
     adjusted = ratios[-1] if len(ratios) > 1 else None
     factors = region_factors(table, region)
     return FailureCause(
-        factors=factors,
-        is_confirmed=is_confirmed,
-        p_value=found.p_value(region.score),
-        attempts=int(table.attempts[inside].sum()),
-        failures=int(table.failures[inside].sum()),
-        units=len(np.unique(table.units[inside])),
-        rate=rate,
-        rate_low=low,
-        rate_high=high,
-        elsewhere_rate=elsewhere,
+        factors=factors, is_confirmed=is_confirmed, p_value=found.p_value(region.score),
+        attempts=int(table.attempts[inside].sum()), failures=int(table.failures[inside].sum()),
+        units=len(np.unique(table.units[inside])), rate=rate, rate_low=low, rate_high=high, elsewhere_rate=elsewhere,
         adjusted_ratio=None if adjusted is None else adjusted.ratio,
         adjusted_low=None if adjusted is None else adjusted.low,
-        adjusted_high=None if adjusted is None else adjusted.high,
-        adjustments=ratios,
-        share_of_excess=min(max(region.share, 0.0), 1.0),
-        evidence=region.llr,
-        ties=tuple(ties),
-        is_inseparable=is_inseparable,
-        lost_device_hours=_lost_device_hours(table, inside, rate, elsewhere),
+        adjusted_high=None if adjusted is None else adjusted.high, adjustments=ratios,
+        share_of_excess=min(max(region.share, 0.0), 1.0), evidence=region.llr, ties=tuple(ties),
+        is_inseparable=is_inseparable, lost_device_hours=_lost_device_hours(table, inside, rate, elsewhere),
         next=_next(table, factors, ties[0] if is_inseparable else None, rival, rate),
-    )
+    )  # fmt: skip
 
 
 def _interval(
@@ -334,14 +317,10 @@ def _ruled_out(
 ) -> RuledOut:
     rate, elsewhere = region_rates(table, inside)
     return RuledOut(
-        factors=region_factors(table, region),
-        attempts=int(table.attempts[inside].sum()),
-        failures=int(table.failures[inside].sum()),
-        rate=rate,
-        elsewhere_rate=elsewhere,
-        adjustments=ratios,
+        factors=region_factors(table, region), attempts=int(table.attempts[inside].sum()),
+        failures=int(table.failures[inside].sum()), rate=rate, elsewhere_rate=elsewhere, adjustments=ratios,
         because=because,
-    )
+    )  # fmt: skip
 
 
 def explained_away(ratios: tuple[AdjustedRatio, ...]) -> Statement | None:
@@ -445,17 +424,10 @@ def _record(
     if scanned is not None and scanned.regions:
         p_value = confirmed[0] if confirmed else scanned.p_value(scanned.regions[0].score)
     return FailureDiagnosis(
-        verdict=_verdict(because),
-        because=because,
-        p_value=p_value,
-        attempts=int(table.attempts.sum()),
-        failures=int(table.failures.sum()),
-        rate=float(table.failures.sum()) / size if size else 0.0,
+        verdict=_verdict(because), because=because, p_value=p_value, attempts=int(table.attempts.sum()),
+        failures=int(table.failures.sum()), rate=float(table.failures.sum()) / size if size else 0.0,
         baseline_rate=None if before is None else float(before.failures.sum() / before.size().sum()),
-        units=table.num_units(),
-        unit_correlation=0.0 if scanned is None else scanned.correlation,
-        causes=tuple(causes),
-        ruled_out=tuple(ruled_out[:MAX_TIES]),
-        left_out={**left_out, **_not_counted(table)},
+        units=table.num_units(), unit_correlation=0.0 if scanned is None else scanned.correlation,
+        causes=tuple(causes), ruled_out=tuple(ruled_out[:MAX_TIES]), left_out={**left_out, **_not_counted(table)},
         sources=dict(table.sources),
-    )
+    )  # fmt: skip

@@ -45,22 +45,12 @@ def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
     first, verdict = min(decided, default=(None, "undecided"))
     more = 0 if verdict == "fixed" else _more_needed(after, weights, low)
     return FixCheck(
-        verdict=verdict,
-        because=_reason(verdict, before, after, more),
-        decided_after=first,
-        e_value=_last(fixed, first),
-        worse_e_value=_last(worse, first),
-        baseline_rate=_rate(before),
-        baseline_low=low,
-        baseline_high=high,
-        baseline_attempts=before.num_rows,
-        rate=_rate(after),
-        attempts=after.num_rows,
-        failures=int(after.failures.sum()),
-        more_attempts=more if verdict != "worse" else None,
-        unit_correlation=correlation,
-        sources=dict(table.sources),
-    )
+        verdict=verdict, because=_reason(verdict, before, after, more), decided_after=first,
+        e_value=_last(fixed, first), worse_e_value=_last(worse, first), baseline_rate=_rate(before), baseline_low=low,
+        baseline_high=high, baseline_attempts=before.num_rows, rate=_rate(after), attempts=after.num_rows,
+        failures=int(after.failures.sum()), more_attempts=more if verdict != "worse" else None,
+        unit_correlation=correlation, sources=dict(table.sources),
+    )  # fmt: skip
 
 
 def _correlation(before: AttemptTable) -> float:

@@ -127,11 +127,9 @@ def scan(table: AttemptTable, baseline: Float64[np.ndarray, "row"] | None, *, rn
     weighted = weights * size
     weighted_baseline = None if baseline is None else weights * baseline
     contrast = Contrast(
-        failures=columns.sum(axis=0, dtype=np.float64).astype(np.float32),
-        size=float(weighted.sum()),
-        is_count=table.exposure is None,
-        baseline=weighted_baseline,
-    )
+        failures=columns.sum(axis=0, dtype=np.float64).astype(np.float32), size=float(weighted.sum()),
+        is_count=table.exposure is None, baseline=weighted_baseline,
+    )  # fmt: skip
     found, null_scores = _best(table, contrast, columns, weighted)
     return Scan(found, null_scores, correlation, weights)
 

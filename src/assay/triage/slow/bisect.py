@@ -133,13 +133,10 @@ def _so_far(known: StepPosterior, skipped: dict[int, str], *, error: float) -> B
     masses = [float(posterior[group].sum()) for group in groups]
     best = int(np.argmax(masses))
     return Bisected(
-        culprits=tuple(groups[best]),
-        probability=masses[best],
-        posterior=posterior,
-        log_ratios=known.log_ratios_from(groups[best][-1]),
-        skipped=dict(skipped),
+        culprits=tuple(groups[best]), probability=masses[best], posterior=posterior,
+        log_ratios=known.log_ratios_from(groups[best][-1]), skipped=dict(skipped),
         is_decided=masses[best] >= 1.0 - error,
-    )
+    )  # fmt: skip
 
 
 MIN_PROBABILITY = 0.01
@@ -199,19 +196,11 @@ def _record(
     found: Mapping[str, Any],
 ) -> CommitBisection:
     fields = {
-        "least": rules.least,
-        "error": rules.error,
-        "good": line.good,
-        "bad": line.commits[-1],
-        "commits": len(line.commits),
-        "unchanged": line.unchanged,
-        "blocks": len(blocks),
-        "device_hours": sum(block.device_s for block in blocks) / S_PER_HOUR,
-        "sources": sources,
-        **plan,
-        **ratio_fields(effect),
-        **found,
-    }
+        "least": rules.least, "error": rules.error, "good": line.good, "bad": line.commits[-1],
+        "commits": len(line.commits), "unchanged": line.unchanged, "blocks": len(blocks),
+        "device_hours": sum(block.device_s for block in blocks) / S_PER_HOUR, "sources": sources, **plan,
+        **ratio_fields(effect), **found,
+    }  # fmt: skip
     return CommitBisection.model_validate(fields)
 
 
@@ -224,11 +213,9 @@ def _suspects(
         if ratios or found.posterior[index] >= MIN_PROBABILITY:
             suspects.append(
                 SuspectCommit(
-                    commit=line.commits[index],
-                    subject=line.subjects[index],
+                    commit=line.commits[index], subject=line.subjects[index],
                     probability=float(found.posterior[index]),
-                    ratio=math.exp(float(np.mean(ratios))) if ratios else None,
-                    blocks=len(ratios),
+                    ratio=math.exp(float(np.mean(ratios))) if ratios else None, blocks=len(ratios),
                 )
-            )
+            )  # fmt: skip
     return tuple(suspects)

@@ -62,13 +62,10 @@ def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
     history = _history(scaled, cells, math.log1p(least) if is_positive else least * level)
     measured, noise = [_measured(history, change) for change in history.levels.changes], history.levels.noise
     return SlowChanges(
-        value=series.name,
-        measurements=len(values),
-        noise=float(np.median(noise.sigmas)) if len(values) else 0.0,
+        value=series.name, measurements=len(values), noise=float(np.median(noise.sigmas)) if len(values) else 0.0,
         correlation=noise.correlation,
-        changes=tuple(_record(series, is_positive, item, measured) for item in measured),
-        sources=dict(series.sources),
-    )
+        changes=tuple(_record(series, is_positive, item, measured) for item in measured), sources=dict(series.sources),
+    )  # fmt: skip
 
 
 def _history(values: Values, cells: Factors, least: float) -> _History:
@@ -153,21 +150,14 @@ def _record(
     runs = factors.separating_runs(change, item.noise) if not effects and len(suspects) > 1 else None
     hours = None if runs is None or series.device_hours is None else runs * float(np.nanmedian(series.device_hours))
     return SlowChange(
-        index=item.found.first,
-        at=series.at[item.found.first],
-        before=natural(before),
-        after=natural(before + change.difference),
-        ratio=ratio,
-        low=low,
-        high=high,
+        index=item.found.first, at=series.at[item.found.first], before=natural(before),
+        after=natural(before + change.difference), ratio=ratio, low=low, high=high,
         p_value=min(2.0 * float(ndtr(-abs(change.difference) / change.standard_error)) * len(values), 1.0),
-        phase=_increased_phase(series, item),
-        verdict=verdict,
+        phase=_increased_phase(series, item), verdict=verdict,
         changed={suspect.name: (suspect.before, suspect.after) for suspect in suspects},
-        assigned={name: natural(effect) for name, effect in effects.items()},
-        runs_needed=runs,
+        assigned={name: natural(effect) for name, effect in effects.items()}, runs_needed=runs,
         device_hours_needed=hours,
-    )
+    )  # fmt: skip
 
 
 def _increased_phase(series: MeasuredSeries, item: _Measured) -> str | None:

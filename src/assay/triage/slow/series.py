@@ -68,14 +68,12 @@ def series_of(columns: Columns, names: SeriesNames) -> MeasuredSeries:
     cells = {name: columns.column(name, "--factors") for name in chosen}
     hours = None if columns.device_hours is None else columns.numbers(columns.device_hours, "device hours")[rows]
     return MeasuredSeries(
-        names.value,
-        values[rows],
+        names.value, values[rows],
         tuple(str(number) if written is None else written[row] for number, row in enumerate(rows)),
         {name: [column[row] for row in rows] for name, column in cells.items()},
-        {name: column[rows] for name, column in phases.items()},
-        columns.sources,
+        {name: column[rows] for name, column in phases.items()}, columns.sources,
         None if hours is None or np.isnan(hours).all() else hours,
-    )
+    )  # fmt: skip
 
 
 def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:

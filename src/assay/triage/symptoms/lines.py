@@ -182,12 +182,10 @@ SHELL_COLOUR = "\x1b[36;1m"
 MASKS = (
     (re.compile(r"https?://\S+"), "<url>"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
-    (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
-    (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"), "<host>"),
+    (re.compile(r"0x[0-9a-fA-F]+"), "<address>"), (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"), "<host>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}[\\/]?"), "<path>"),
-    (re.compile(r"\b[0-9a-f]{12,}\b"), "<digest>"),
-    (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "<n>"),
-)
+    (re.compile(r"\b[0-9a-f]{12,}\b"), "<digest>"), (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "<n>"),
+)  # fmt: skip
 KEY_CHARACTERS = 200
 LOCATION = re.compile(r"(?P<file>\S+?)(?::\d+|\(\d+)(?:[:,]\d+)?\)?(?:\s*:|\s+-)\s")
 QUOTED = re.compile(r"(?P<mark>['\"`])[^'\"`]*(?P=mark)")
@@ -209,16 +207,9 @@ class WeightedLine(NamedTuple):
 
 
 KINDS = (
-    (ABORTED, 3.0),
-    (SPECIFIC, 8.0),
-    (LOCATED, 7.0),
-    (EXCEPTION, 6.8),
-    (LEVEL, 6.0),
-    (TEST, 6.0),
-    (DOTTED, 5.5),
-    (WORDS, 4.0),
-    (COUNT_ABOVE_ZERO, COUNTED),
-)
+    (ABORTED, 3.0), (SPECIFIC, 8.0), (LOCATED, 7.0), (EXCEPTION, 6.8), (LEVEL, 6.0), (TEST, 6.0), (DOTTED, 5.5),
+    (WORDS, 4.0), (COUNT_ABOVE_ZERO, COUNTED),
+)  # fmt: skip
 """Kinds of lines and their strengths; the first that matches counts."""
 
 

@@ -22,15 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from assay.base.errors import ConfigError, DataError
-from assay.records.symptoms import (
-    LogCandidate,
-    LogSymptom,
-    RecordedSymptom,
-    Role,
-    Signature,
-    SymptomClass,
-    Symptoms,
-)
+from assay.records.symptoms import LogCandidate, LogSymptom, RecordedSymptom, Role, Signature, SymptomClass, Symptoms
 from assay.triage.symptoms.classes import class_of
 from assay.triage.symptoms.lines import (
     COUNTED,
@@ -223,11 +215,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] = ()) -> Symptoms:
     """Read log files, folders with the logs of one attempt, and recorded failures."""
     logs = tuple(log for source in sources for log in _of_source(source))
-    return Symptoms(
-        logs=logs,
-        failures=tuple(failures),
-        signatures=signatures(logs, failures),
-    )
+    return Symptoms(logs=logs, failures=tuple(failures), signatures=signatures(logs, failures))
 
 
 def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] = ()) -> tuple[Signature, ...]:
@@ -239,14 +227,12 @@ def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] =
         groups[member.symptom_class, member.key].append(member)
     found_signatures = [
         Signature(
-            symptom_class=symptom_class,
-            key=key,
-            count=len(found),
+            symptom_class=symptom_class, key=key, count=len(found),
             paths=tuple(member.path for member in found if isinstance(member, LogSymptom)),
             runs=tuple(dict.fromkeys(member.run_id for member in found if isinstance(member, RecordedSymptom))),
         )
         for (symptom_class, key), found in groups.items()
-    ]
+    ]  # fmt: skip
     return tuple(sorted(found_signatures, key=lambda signature: -signature.count))
 
 

@@ -26,26 +26,15 @@ from assay.triage.symptoms.logs import SHOWN_CHARACTERS, class_of_line
 
 FAILED = ("failed", "killed")
 CLASS_OF_KIND: Mapping[FailureKind, SymptomClass] = {
-    "loss_not_finite": "not_finite",
-    "wrong_arithmetic": "device_error",
-    "damaged_data": "storage",
-    "data_error": "data",
-    "config_error": "program",
-    "store_unreachable": "storage",
-    "disk_full": "storage",
-    "peer_lost": "collective",
-    "hang": "hang",
-    "not_gone_after_sigterm": "hang",
-    "fenced": "preempted",
-}
+    "loss_not_finite": "not_finite", "wrong_arithmetic": "device_error", "damaged_data": "storage",
+    "data_error": "data", "config_error": "program", "store_unreachable": "storage", "disk_full": "storage",
+    "peer_lost": "collective", "hang": "hang", "not_gone_after_sigterm": "hang", "fenced": "preempted",
+}  # fmt: skip
 """Failure kinds with a fixed class; for others the text decides."""
 UNLIKE_ITS_TEXT: Mapping[FailureKind, SymptomClass] = {
-    "exception": "program",
-    "refused": "program",
-    "out_of_memory": "host_memory",
-    "crashed": "crash",
+    "exception": "program", "refused": "program", "out_of_memory": "host_memory", "crashed": "crash",
     "killed_by_signal": "crash",
-}
+}  # fmt: skip
 """Classes of failure kinds whose text matches no rule."""
 RANK_PREFIX = re.compile(r"^(?:a rank|rank \d+): ")
 NOTICED = "wrong_arithmetic"
@@ -79,17 +68,10 @@ def symptom_of(attempt: Attempt) -> RecordedSymptom | None:
     message = attempt.reason if failure is None else RANK_PREFIX.sub("", failure.headline())
     text = (message.strip() or "it ended without a word").splitlines()[0][:SHOWN_CHARACTERS]
     return RecordedSymptom(
-        run_id=attempt.run_id,
-        attempt=attempt.attempt,
-        rank=failure.rank if failure else None,
-        host=failure.host if failure else "",
-        step=failure.step if failure else None,
-        at_s=attempt.started_s,
-        seen_by="failure",
-        symptom_class=_class_of(failure, text),
-        key=key_of(text),
-        text=text,
-    )
+        run_id=attempt.run_id, attempt=attempt.attempt, rank=failure.rank if failure else None,
+        host=failure.host if failure else "", step=failure.step if failure else None, at_s=attempt.started_s,
+        seen_by="failure", symptom_class=_class_of(failure, text), key=key_of(text), text=text,
+    )  # fmt: skip
 
 
 def _class_of(failure: Failure | None, text: str) -> SymptomClass:
@@ -115,17 +97,9 @@ def _of_run(ledger: Ledger, run: Run) -> Iterable[RecordedSymptom]:
 def _incident_symptom(incident: Incident) -> RecordedSymptom:
     text = incident.text.splitlines()[0][:SHOWN_CHARACTERS]
     return RecordedSymptom(
-        run_id=incident.run_id,
-        attempt=incident.attempt,
-        rank=incident.rank,
-        host=incident.host,
-        step=incident.step,
-        at_s=incident.at_s,
-        seen_by="incident",
-        symptom_class="device_error",
-        key=key_of(text),
-        text=text,
-    )
+        run_id=incident.run_id, attempt=incident.attempt, rank=incident.rank, host=incident.host, step=incident.step,
+        at_s=incident.at_s, seen_by="incident", symptom_class="device_error", key=key_of(text), text=text,
+    )  # fmt: skip
 
 
 def _outlier_step(run: Run, step: int | None) -> RecordedSymptom:

@@ -191,9 +191,7 @@ def causes_of_replays(
     return tuple(
         SharedCause(
             signatures=tuple(dict.fromkeys(symptoms[run_id].key for run_id in named if symptoms[run_id].key)),
-            factors={kind: value},
-            runs=tuple(named),
-            p_value=None,
+            factors={kind: value}, runs=tuple(named), p_value=None,
         )
         for (kind, value), named in shared
-    )
+    )  # fmt: skip
