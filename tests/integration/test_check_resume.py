@@ -183,3 +183,21 @@ def test_a_daemon_is_named_and_ended(tmp_path: Path) -> None:
     code, found, _ = check(*words, options=[], tmp_path=tmp_path)
     assert code == 1 and "daemon" in found["properties"]["processes"]["seen"]
     assert left_processes(words[1]) == []
+
+
+OTHER_NAMES = """
+import os, time
+folder = f"{sys.argv[1]}/run-{time.time_ns()}"
+os.mkdir(folder)
+for step in range(4):
+    weight(torch.full((2, 2), float(step))).sum().backward()
+    optimizer.step()
+    torch.save(weight.state_dict(), f"{folder}/{step}.pt")
+"""
+
+
+def test_a_script_with_other_files_at_each_start_is_said_to_be_one(tmp_path: Path) -> None:
+    words = script_file(tmp_path, TRAIN + OTHER_NAMES)
+    code, found, _ = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"resumes"})
+    assert "each start saves under other names, such as run-" in found["properties"]["resumes"]["seen"]

@@ -221,7 +221,7 @@ class ResumeCheckRun:
         start, distance = history.restored(last.training)
         if start == 0 and (newest > 0 or is_damage):
             changed = [save for save in whole if not save.is_whole(self._out)]
-            loss = f", and overwrote {changed[-1].files[0][0]}" if changed else ""
+            loss = f", and overwrote {changed[-1].files[0][0]}" if changed else _other_names(baseline)
             self._is_restarting |= name == "step"
             return results | {blamed: fails(f"started from nothing, though {state}{loss}")}
         if start == 0:
@@ -291,7 +291,7 @@ def _stop_results(baseline: Baseline, name: str, stopped: ScriptAttempt) -> Resu
     missing = len(baseline.steps) - len(stopped.training.steps)
     results: Results = {}
     results["sigterm"] = (
-        fails("still at work when its grace was over")
+        fails("still at work after its grace; end on SIGTERM, or give more by --grace")
         if stopped.exit_code is None
         else holds(f"exit code {stopped.exit_code}")
     )
@@ -300,6 +300,12 @@ def _stop_results(baseline: Baseline, name: str, stopped: ScriptAttempt) -> Resu
     elif stopped.exit_code is not None:
         results["exit_code"] = holds(f"{stopped.exit_code} after SIGTERM")
     return results | _process_results(stopped)
+
+
+def _other_names(baseline: Baseline) -> str:
+    """Return that a script saves under other names at each start, if it does: then it may not find its checkpoints."""
+    one, other = ({name for save in training.saves for name, *_ in save.files} for training in baseline)
+    return "" if one == other else f"; each start saves under other names, such as {min(other - one, default='none')}"
 
 
 def _process_results(attempt: ScriptAttempt) -> dict[str, PropertyResult]:

@@ -64,11 +64,12 @@ def _summary(exercises: Sequence[ExerciseResult], name: str) -> PropertySummary:
 def check_document(check: ResumeCheck, command: str, resume: str, required: Sequence[str], *, now_s: float) -> Document:
     """Return the document: the properties, the exercises, and what was not tried or not seen."""
     found = summaries(check)
+    commands = {command: "Training and resume"} if command == resume else {command: "Training", resume: "Resume"}
     sections = [
         Section("Properties", [_property_table(found)]),
         Section("Exercises", [_exercise_table(check.exercises)]),
         Section("Not tried, not seen", _omissions(check, found)),
-        Section("Commands", [Code(command, title="Training"), Code(resume, title="Resume")]),
+        Section("Commands", [Code(line, title=title) for line, title in commands.items()]),
     ]
     return Document(
         title="How a training script resumes",
@@ -89,7 +90,7 @@ def _verdict(found: Sequence[PropertySummary], required: Sequence[str]) -> Verdi
         return Verdict(
             "bad",
             f"{number_of(len(named), 'property', 'properties')} fail{'s' if len(named) == 1 else ''}",
-            f"{PROPERTIES[first.name]}: no; {first.result.text}.",
+            f"{first.name}, in the exercise '{first.exercise}': {first.result.text}.",
         )
     if failed:
         return Verdict("open", "holds as far as required", f"not required, and failing: {failed[0].name}.")
@@ -111,7 +112,7 @@ def _tiles(check: ResumeCheck, found: Sequence[PropertySummary]) -> list[Fact]:
     if check.baseline is not None:
         steps = check.baseline.steps
         tiles.append(Fact("Undisturbed", number_of(len(steps), "step"), duration_text(check.baseline_s)))
-        tiles.append(Fact("Rows", check.baseline.row_facts()))
+        tiles.append(Fact("Different rows", *check.baseline.row_facts()))
     restarts = [exercise.first_new_step_s for exercise in check.exercises if exercise.first_new_step_s is not None]
     if restarts:
         tiles.append(
@@ -177,7 +178,7 @@ def _omissions(check: ResumeCheck, found: Sequence[PropertySummary]) -> list[Blo
         "Power cuts of the machine, full disks, wrong clocks, lost nodes and changed software are not part of this "
         "check. Rows that are equal in content count as one row."
     )
-    return [*([Listing([Cell(item, "open") for item in items])] if items else []), Paragraph(limits)]
+    return [*([Listing(items)] if items else []), Paragraph(limits)]
 
 
 def check_json(check: ResumeCheck, required: Sequence[str]) -> str:
@@ -191,7 +192,7 @@ def check_json(check: ResumeCheck, required: Sequence[str]) -> str:
             "undisturbed": {
                 "steps": len(check.baseline.steps) if check.baseline else 0,
                 "seconds": round(check.baseline_s, 3),
-                "rows": check.baseline.row_facts() if check.baseline else "",
+                "rows": " rows, ".join(check.baseline.row_facts()) if check.baseline else "",
             },
             "notes": list(check.notes),
         }

@@ -91,12 +91,12 @@ class Baseline(NamedTuple):
             found |= dict.fromkeys(("randomness", "loss", "weights"), why)
         return found
 
-    def row_facts(self) -> str:
-        """Return how often a row was trained."""
+    def row_facts(self) -> tuple[str, str]:
+        """Return the number of different rows, and how often each was trained."""
         counts = _counts(self.steps)
         times = sorted(set(counts.values()))
         often = f"{times[0]} to {times[-1]} times" if len(times) > 1 else number_of(times[0], "time") if times else ""
-        return f"{count_text(len(counts))} different rows, {often} each" if counts else "no rows seen"
+        return (count_text(len(counts)), f"{often} each") if counts else ("—", "not seen")
 
 
 class History(NamedTuple):

@@ -159,7 +159,7 @@ class Observer:
     def _digest(self, tensors: Sequence[Any]) -> str:
         sums = []
         for tensor in map(_local, tensors):
-            integers = tensor.reshape(-1).view(getattr(self._torch, _INTEGERS[tensor.element_size()]))
+            integers = tensor.reshape(-1).view(getattr(self._torch, _INTEGERS.get(tensor.element_size(), "int8")))
             sums.append(integers.sum(dtype=self._torch.int64).cpu())
         return _hex(str([int(value) for value in sums]).encode())
 
