@@ -6,6 +6,7 @@ log.
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Timer
@@ -55,8 +56,8 @@ def judge_loops(
     assert [item.verdict for item in verdicts] == ["held"] * len(faults), verdicts
     service.stop()
     for found in (service.newest_states(), service.requests()):
-        texts = [str(sorted(of_session.items())) for of_session in found]
-        assert sorted(texts) == sorted([*{*texts}] * 2) and len(texts) == 2 * len(faults), found
+        sessions = Counter(str(sorted(of_session.items())) for of_session in found)
+        assert [*sessions.values()] == [3] * len(faults), f"two undisturbed sessions and one with faults: {found}"
     for audit in service.audits():
         assert audit.verdict == "pass", audit.problems
 
@@ -70,7 +71,7 @@ def test_a_client_cannot_tell_that_server_worker_and_rank_were_killed(session_se
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nursery")
 @pytest.mark.parametrize("loop", RANK_KILLS)
-def test_commands_as_a_user_starts_them_are_killed_likewise(loop, requires, tmp_path) -> None:
+def test_commands_as_a_user_starts_them_are_killed_likewise(loop, tmp_path) -> None:
     service = SessionService(Commands(), tmp_path)
     faults = [RequestFault(kind, path, 2) for path in RANK_KILLS[loop] for kind in ("kill worker", "kill rank")]
     try:
