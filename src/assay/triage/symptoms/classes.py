@@ -62,7 +62,7 @@ RULES = (
         "hang",
         r"\bhang(?:s|ing)?\b|\bhung\b|deadlock|soft lockup|blocked for more than \d+ sec|no heartbeat",
         r"no progress (?:for|in|since)|heartbeat (?:timed out|timeout|lost|missed)|stuck (?:for|in|at)",
-        r"failed: timeout >|\bstalled\b|watchdog.*(?:stuck|no progress)",
+        r"\bstalled\b|watchdog.*(?:stuck|no progress)",
     ),
     _rule(
         "collective",
@@ -76,9 +76,10 @@ RULES = (
     _rule(
         "crash",
         r"segmentation fault|segfault|\bsig(?:segv|abrt|bus|fpe|ill|kill)\b|bus error|core dumped|fatal python error",
+        r"\w+sanitizer: |\S:\d+: \S.*: assertion [`'\"].*failed",
         r"terminate called|double free|stack smashing|corrupted size|heap corruption|stack overflow",
         r"illegal instruction|access violation|killed by signal|\bsignal (?:6|7|8|9|11)\b",
-        r"exit(?:ed)?(?: with)?(?: code| status)?:? ?(?:-6|-7|-9|-11|134|135|137|139)\b|kernel panic",
+        r"exit(?:ed)?(?: with)?[ _]?(?:code|status)?\s*[:=]? ?(?:-[1-9]|-1\d|13[24579])\b|kernel panic",
         r"^\S*:? ?(?:line )?\d*:?\s*\d* killed\b",
     ),
     _rule(
@@ -102,6 +103,7 @@ RULES = (
         r"contextualversionconflict|distributionnotfound|exit(?:ed)?(?: with)?(?: code| status)?:? ?127\b",
         r"unable to (?:resolve dependency|locate package)|eresolve|no solution found|version solving failed",
         r"could not resolve all (?:files|dependencies)|package configuration file",
+        r"could not find \w+ \((?:missing|found version)|unsupported gpu arch",
         r"\bcmake error\b.*\((?:find_package|project)\)",
     ),
     _rule(
@@ -116,11 +118,12 @@ RULES = (
         r"no such file|filenotfounderror|file not found|path not found|nosuchkey|does not exist|doesn't exist",
         r"not a directory|manifest unknown|\benoent\b|errno 2\b|\b(?:http|status|code|error)\D{0,12}404\b",
         r"\b404 (?:client|not found)|cannot (?:find (?!symbol)|(?:open|stat|access) )|could not (?:find|open)",
-        r"missing file|is not a (?:local folder|file|directory)|entry ?not ?found|repository ?not ?found",
+        r"missing file|no rule to make target",
+        r"is not a (?:local folder|file|directory)|entry ?not ?found|repository ?not ?found",
     ),
     _rule(
         "network",
-        r"connection (?:refused|reset|aborted|closed|timed out|error)|connect(?:ion)? time(?:d )?out|broken pipe",
+        r"connection (?:refused|reset|aborted|closed|timed out|error)|connect(?:ion)? ?time(?:d )?out|broken pipe",
         r"connectionerror|connectionre\w+|no route to host|network is (?:unreachable|down)|name resolution",
         r"could not (?:resolve|connect)|name or service not known|getaddrinfo|\bdns\b|max retries exceeded|\bssl\w*",
         r"certificate|tls handshake|errno (?:101|104|110|111|113)\b|econn\w+|etimedout|ehostunreach",
@@ -138,9 +141,11 @@ RULES = (
         r"\bcrc\b|bad magic|invalid (?:json|utf|utf-8|start byte|header|literal|record)|schema|tfrecord|dataloss",
         r"expected \d+ (?:columns|fields)|extra data|unterminated string|empty (?:dataset|file|batch)",
         r"(?:column|field|feature)s?\b.*(?:missing|not found|not in|mismatch)|(?:missing|unknown) (?:column|field)",
+        r"could not convert|(?:cannot|unable to|failed to|could not) parse|parse error",
         r"cannot identify image|safetensor\w*error|token(?:s|izer| id)?.*(?:out of (?:range|vocab)|mismatch)",
         r"digest .* (?:differs|the manifest says)|duplicate (?:row|key)|row group|shard.*(?:digest|differ)",
     ),
+    _rule("hang", r"timed? ?out after \d|took longer than \d|time-?out \(?>"),
 )
 
 

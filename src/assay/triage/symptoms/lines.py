@@ -56,20 +56,24 @@ def without_zero_counts(line: str) -> str:
     return line
 
 
-_DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d{4}|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d)"
+_DATE = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{4}|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d)"
+)
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?: \d{4})?(?:Z| ?[+-]\d\d:?\d\d)?"
 STAMP = re.compile(
-    rf"\ufeff?\[?(?:{_DATE}[T ,]{{1,2}}{_TIME}|{_TIME}|\d{{10}}\.\d+|[ \d]{{1,6}}\.\d{{6}})\]?(?:\s*[-|:])?\s?"
+    rf"\ufeff?\[?(?:{_DATE}[T ,:]{{1,2}}{_TIME}|{_TIME}|\d{{10}}\.\d+|[ \d]{{1,6}}\.\d{{6}})\]?(?:\s*[-|:])?\s?"
     r"|std(?:out|err) [FP] "
 )
 """ISO 8601, other dates, the clock alone, seconds since the epoch or since boot; the stream in logs of containers."""
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9])")
 SPEAKER = re.compile(
     r"(?:\[(?:rank|default|gpu|worker|node)?[ _-]?\d+(?:,\d+)?\](?:<std(?:err|out)>)?:?\s?|rank ?\d+:\s?"
-    r"|\d{1,5}: |#\d+ (?:\d+\.\d+ )?|[\w.-]+-\d+ +\| |\[pod/[^\]]*\] |\((?:\w+ )?(?:pid|rank)=[^)]*\)\s?)",
+    r"|\d{1,5}: |#\d+ (?:\d+\.\d+ )?|[\w.-]+-\d+ +\| |\[[\w.-]+(?:/[\w.-]+)+\] "
+    r"|remote: {1,3}|(?:[^\t]+\t){2}(?=\ufeff?\d{4}-)|\((?:\w+ )?(?:pid|rank)=[^)]*\)\s?)",
     re.IGNORECASE,
 )
-"""Prefixes of a rank's lines by torchrun, srun, mpirun, Ray, Compose and kubectl; of a step's in container builds."""
+"""Prefixes of a rank's lines by torchrun, srun, mpirun, Ray, Compose and kubectl; of a step's in container builds, in
+GitHub's logs of jobs, and in what a server answers a push."""
 
 TROUBLE = tuple(
     b"error,exception,fail,fatal,traceback,panic,abort,kill,crash,could not,couldn't,cannot,can't,"
@@ -94,17 +98,18 @@ SPECIFIC = re.compile(
     r"|\bxid\b|preempted|\bevicted\b|due to (?:preemption|time limit)|shutdown signal|operation was cancell?ed"
     r"|fatal python error|uncorrectable|fallen off the bus|kernel panic|\bhung\b|soft lockup|disk quota"
     r"|stale file handle|(?:watchdog|collective).*time|double free|stack smashing|no cuda gpus"
-    r"|loss (?:is|was|became) (?:nan|inf)|low on resource|\bassertion\b.*\bfailed",
+    r"|loss (?:is|was|became) (?:nan|inf)|low on resource|\bassertion\b.*\bfailed|\w+sanitizer: "
+    r"|(?:interruption|preemption) notice",
     re.IGNORECASE,
 )
 ABORTED = re.compile(
     r"terminate called|fatal python error: abort|\bsigabrt\b|\bsignal 6\b|\baborted\b\s*\(core dumped\)"
-    r"|\baborted\W*$|^\W*core dumped\W*$",
+    r"|\babort(?:ed|ing)\W*$|^\W*core dumped\W*$",
     re.IGNORECASE,
 )
 """How a process ended after something else went wrong: it names a failure only if nothing else does."""
 LOCATED = re.compile(
-    r"(?:^|\s)\S+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\))(?:\s*:|\s+-)\s*(?:fatal )?(?:error|failure)\b"
+    r"(?:^|\s)\S+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)|:\[\d+,\d+\])(?:\s*:|\s+-|(?<=\]))\s*(?:fatal )?(?:error|failure)\b"
     r"|^\s+\d+:\d+\s+error\s|^(?:\S*[/\\])?(?:[\w-]*-)?(?:ld|lld|gold|link|wasm-ld)(?:\.\w+)?\s?: "
     r"(?!.* returned \d|.*: in function)",
     re.IGNORECASE,
@@ -118,7 +123,7 @@ TEST = re.compile(
 LEVEL = re.compile(
     r"(?:^|[\s\]\[)(\"'|])(?:fatal error|error|fatal|panic|critical|severe|alert|emerg)\w?(?:\s*[A-Z]{0,4}\d+"
     r"|\[\w+\])?\]?\s*(?:[:!|]|-\s)|^error\b|^fatal\b|^\w+ (?:error|err!)(?:\s|$)|panicked at|\berror response\b"
-    r"|\"level\"\s*:\s*\"(?:error|fatal|critical)|^[EF]\d{4} |\berror\]|^E: \S",
+    r"|\"level\"\s*:\s*\"(?:error|fatal|critical)|^\w+ fatal\s+:|^[EF]\d{4} |\berror\]|^E: \S",
     re.IGNORECASE,
 )
 TOOL = re.compile(r"^[\w./+-]{1,40}: (?:line \d+: )?(?=\S)")
@@ -133,7 +138,8 @@ WORDS = re.compile(
 COUNTED = 3.6
 """Strength of a count of failures, which names none."""
 STATUS = re.compile(
-    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|process completed|failed!?$|^\W*\d+ (?:failed|errors?|passed)\b"
+    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|^systemexit: \d|process completed|failed!?$"
+    r"|^\W*\d+ (?:failed|errors?|passed)\b"
     r"|closing signal|childfailed|task \d+: |\bwandb: |\(failed \d+\)|srun: error|elastic\.multiprocessing"
     r"|\*\*\* step \S+.* cancelled(?!.*due to)|task was cancel|could not compile|previous errors?\b|errors occurred"
     r"|error \d+( \(ignored\))?$|build (?:stopped|failed)|did not complete|returned \d+ exit status|job failed"
@@ -204,6 +210,8 @@ class WeightedLine(NamedTuple):
     """A rank that lost another rank."""
     is_put_away: bool = False
     """A message of the tear-down."""
+    cause: str = ""
+    """The error that it wraps, or the one that it is the heading of."""
 
 
 KINDS = (

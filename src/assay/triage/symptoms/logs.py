@@ -26,6 +26,7 @@ from assay.records.symptoms import LogCandidate, LogSymptom, RecordedSymptom, Ro
 from assay.triage.symptoms.classes import class_of
 from assay.triage.symptoms.lines import (
     COUNTED,
+    EXCEPTION,
     RETRIED,
     STEP_END,
     WeightedLine,
@@ -53,6 +54,8 @@ LATENESS = 0.8
 SUMMARY_HEADING = 9.0
 EXCEPTION_STRENGTH, LEADS = 8.0, 5.5
 """Strength of an exception with its stack, and least strength of an error that others may follow from."""
+NAMES_FAILURE = 4.0
+"""Least strength of a line that states a failure."""
 FOLLOWS, SURVIVED, AFTER_END = 1.0, 3.0, 2.0
 """Taken from the strength of an error that closely follows another, was tried again, or comes after the job's end."""
 NEAR_LINES, BURST_LINES = 3, 40
@@ -61,6 +64,8 @@ RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:\[[^\]]*\])?(?::\s|:?$)")
 """The traceback line with the exception; other unindented lines may be interleaved."""
 WHAT = re.compile(r"\s*what\(\):\s+\S")
 FRAME = re.compile(r"\s+at \S|\s*frame #\d|goroutine \d|\s*#\d+\s+0x|stack backtrace|stack trace", re.IGNORECASE)
+WRAPPED = "The above exception was the direct cause of"
+FAILED_IN_TEST = re.compile(r"E\s+[A-Za-z_][\w.]*: ")
 FAILED_TEST = re.compile(r"_{3,} .+ _{3,}$|---- .+ stdout ----$")
 SUMMARIES = (
     (re.compile(r"=+ (?:FAILURES|ERRORS) =+$"), FAILED_TEST),  # pytest
@@ -83,6 +88,10 @@ class _LogReader:
         self._heading: re.Pattern[str] | None = None
         """What the next heading of a summary block looks like."""
         self._last: WeightedLine | None = None
+        self._wrapped: dict[str, WeightedLine] = {}
+        """Speaker -> the exception that the next one wraps."""
+        self._test: WeightedLine | None = None
+        """Heading of a failed test whose exception is not known."""
         self._leader: tuple[str, WeightedLine] | None = None
         """The error that those close behind it follow from, with its key."""
         self._burst_line = 0
@@ -99,7 +108,12 @@ class _LogReader:
         if text.lstrip().startswith(TRACEBACK):
             self._in_traceback.add(speaker)
             return
+        if WRAPPED in text:
+            if self._last is not None:
+                self._wrapped[speaker] = self._last
+            return
         line = self._named(speaker, text, number)
+        self._find_cause(last, text)
         if last is not None and last.speaker == speaker and (line is None or line.strength < COUNTED):
             self._judge_again(last, text)
         if line is not None:
@@ -110,12 +124,28 @@ class _LogReader:
     def _named(self, speaker: str, text: str, number: int) -> WeightedLine | None:
         if self._heading is not None and self._heading.match(text):
             self._heading = None
-            return WeightedLine(SUMMARY_HEADING, number, text.strip(), speaker)
+            heading = WeightedLine(SUMMARY_HEADING, number, text.strip(), speaker)
+            self._test = heading if FAILED_TEST.match(text) else None
+            return heading
         self._heading = next((heading for block, heading in SUMMARIES if block.match(text)), self._heading)
         ends_traceback = speaker in self._in_traceback and RAISED.match(text) is not None
         if ends_traceback:
             self._in_traceback.discard(speaker)
-        return weigh(text, number, speaker=speaker, ends_traceback=ends_traceback or WHAT.match(text) is not None)
+        line = weigh(text, number, speaker=speaker, ends_traceback=ends_traceback or WHAT.match(text) is not None)
+        wrapped = self._wrapped.pop(speaker, None) if ends_traceback else None
+        if line is None or wrapped is None:
+            return line
+        if wrapped.is_put_away:
+            return line._replace(strength=min(line.strength, wrapped.strength), is_put_away=True)
+        return line._replace(cause=wrapped.cause or wrapped.text)
+
+    def _find_cause(self, last: WeightedLine | None, text: str) -> None:
+        """A heading has its cause on the next line; a failed test, on the first line of its exception."""
+        if self._test is not None and FAILED_IN_TEST.match(text):
+            self.kinds[key_of(self._test.text)] = self._test._replace(cause=text.strip())
+            self._test = None
+        elif last is not None and last.text.endswith(":") and text.strip() and not last.cause:
+            self.kinds[key_of(last.text)] = self._last = last._replace(cause=text.strip())
 
     def _judge_again(self, last: WeightedLine, text: str) -> None:
         """An error with a stack below it is an exception; one that is tried again was survived."""
@@ -168,7 +198,7 @@ def read_log(path: Path) -> tuple[LogSymptom, WeightedLine | None]:
         path=str(path),
         sha256=digest,
         line=best[0].number if best else None,
-        symptom_class=class_of_line(best[0].text) if best else "unknown",
+        symptom_class=_class_of(best),
         key=key_of(best[0].text) if best else "",
         num_lines=num_lines,
         candidates=tuple(
@@ -178,10 +208,23 @@ def read_log(path: Path) -> tuple[LogSymptom, WeightedLine | None]:
     return symptom, best[0] if best else None
 
 
+def _class_of(best: Sequence[WeightedLine]) -> SymptomClass:
+    """Return the class of the failure that the first of these lines names."""
+    if not best:
+        return "unknown"
+    first = best[0]
+    is_plain = strength_of(first.text) < LEADS and not FAILED_TEST.match(first.text)
+    texts = [first.text, first.cause, *(line.text for line in best[1:] if is_plain)]
+    if first.cause and EXCEPTION.match(first.cause):
+        texts = [first.cause]
+    known = [found for text in texts if (found := class_of(text)) is not None]
+    return known[0] if known else class_of_line(texts[0])
+
+
 def class_of_line(text: str) -> SymptomClass:
     """Return the class of a line that names a failure; an error without a matching rule is the program's
     own."""
-    is_programs = FAILED_TEST.match(text) or strength_of(text) >= LEADS or "error" in text.lower()
+    is_programs = FAILED_TEST.match(text) or strength_of(text) >= NAMES_FAILURE or "error" in text.lower()
     return class_of(text) or ("program" if is_programs else "unknown")
 
 

@@ -146,6 +146,58 @@ def test_no_error_of_another_file_or_name_follows_from_the_one_before(tmp_path: 
     assert class_and_line(tmp_path, "\n".join(errors)) == ("program", 3)
 
 
+WRAPPED = """\
+Traceback (most recent call last):
+  File "net.py", line 3, in get
+urllib3.exceptions.ConnectTimeout: host took too long
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "load.py", line 9, in shard
+shards.ShardNotFoundError: cannot find the shard in the cache
+"""
+BUILT = """\
+ld.lld: fatal : unknown target triple 'x'
+Traceback (most recent call last):
+  File "setup.py", line 3, in build
+subprocess.CalledProcessError: Command '['make']' returned non-zero exit status 2.
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "setup.py", line 9, in <module>
+RuntimeError: Error building the extension
+"""
+PYTEST = """\
+=================================== FAILURES ===================================
+_______________________________ test_pool_drains _______________________________
+    def test_pool_drains():
+E   Failed: Timeout (>30.0s) from pytest-timeout.
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (WRAPPED, ("network", 3)), (BUILT, ("program", 1)), (PYTEST, ("hang", 2)),
+    ("CMake Error at x.cmake:3 (message):\n  Could NOT find FFTW3 (missing: FFTW3_LIB)\n", ("environment", 1)),
+    ("E0325 api.py:869] failed (exitcode: -11) local_rank: 5 (pid: 26) of binary: /bin/python\n", ("crash", 1)),
+    ("thread panicked. aborting.\nerror: ended badly: `x` (signal: 4, SIGILL)\n", ("crash", 2)),
+    ("WARN agent: spot interruption notice\nTraceback (most recent call last):\nSystemExit: 143\n", ("preempted", 1)),
+])  # fmt: skip
+def test_the_class_is_that_of_the_cause_behind_a_line(tmp_path: Path, text: str, expected: tuple[str, int]) -> None:
+    assert class_and_line(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["build\tTest\t2026-03-01T10:00:00.11Z ", "remote: ", "[ml/train-0/main] ", "[01/Mar/2026:10:00:02 +0100] "],
+)
+def test_what_a_collector_writes_before_each_line_hides_no_traceback(tmp_path: Path, prefix: str) -> None:
+    lines = ["Run ./x", "Traceback (most recent call last):", '  File "a.py", line 3, in f', "RuntimeError: it is full"]
+    text = "".join(f"{prefix}{line}\n" for line in [*lines, "Post job cleanup.", "ERROR: Job failed: exit code 1"])
+    assert class_and_line(tmp_path, text) == ("program", 4)
+
+
 def test_a_log_in_utf_16_and_one_with_progress_bars_are_read_as_shown(tmp_path: Path) -> None:
     (log := tmp_path / "u.log").write_bytes("step 1\r\nValueError: bad label\r\n".encode("utf-16"))
     assert (read_log(log)[0].line, read_log(log)[0].candidates[0].text) == (2, "ValueError: bad label")
