@@ -68,6 +68,7 @@ class Lease:
         """Increases with every holder."""
         self.note: Callable[[], str] = str
         """Called at each heartbeat; returns `LeaseState.note`."""
+        self.term_s = state.term_s
         self._store = store
         self._folder = folder
         self._state = state
@@ -165,11 +166,11 @@ def take_lease(store: ObjectStore, folder: str, *, worker: str, clock: Clock, te
 
 @contextmanager
 def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
-    """Send heartbeats in the background; release the lease at the end."""
+    """Send heartbeats in the background, at least four in a term; release the lease at the end."""
     is_over = threading.Event()
 
     def keep_beating() -> None:
-        while not is_over.wait(beat_s):
+        while not is_over.wait(min(beat_s, lease.term_s / 4)):
             try:
                 lease.beat()
             except StoreError:  # a store that is away for a moment costs a beat, not the work
