@@ -182,9 +182,10 @@ class SessionService:
         *,
         models: Path | None = None,
         world_sizes: Iterable[int] = WORLD_SIZES,
+        commit_after_s: float = 60.0,
     ) -> None:
         """`home`, `models`: None for folders of their own, with the base model `tiny`. `world_sizes`: numbers of ranks
-        of the worker at each start, in turn."""
+        of the worker at each start, in turn. `commit_after_s`: its `--commit-after`."""
         models = models or write_models(folder / "models", method="supervised")
         self.home = home or folder / "home"
         self.home.mkdir(exist_ok=True)
@@ -194,6 +195,7 @@ class SessionService:
         self.url = f"http://127.0.0.1:{port}"
         self.started_sizes: list[int] = []
         self._starter, self._world_sizes = starter, cycle(world_sizes)
+        self._options = "--lease", str(LEASE_S), "--commit-after", str(commit_after_s)
         self._clock, self._log = folder / "clock", folder / "service.log"
         self._num_rank_kills = 0
         self.set_clocks(0.0)
@@ -209,7 +211,7 @@ class SessionService:
 
     def _start_worker(self) -> int:
         self.started_sizes.append(next(self._world_sizes))
-        return self._start("serve", "sessions", "--lease", str(LEASE_S), "--workers", str(self.started_sizes[-1]))
+        return self._start("serve", "sessions", *self._options, "--workers", str(self.started_sizes[-1]))
 
     def set_clocks(self, ahead_s: float) -> None:
         """Move the clocks of both, as seen from the true time."""
