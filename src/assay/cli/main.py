@@ -25,6 +25,7 @@ _COMMANDS = {
     "scaling": ("assay.cli.scaling", "Fit scaling laws, and predict larger runs."),
     "check": ("assay.cli.check.group", "Test how other training scripts resume, and training APIs."),
     "serve": ("assay.cli.serve.group", "Serve OpenAI's fine-tuning API; its workers and keys."),
+    "mcp": ("assay.cli.mcp", "Serve the facts of this home to agents, for reading."),
     "report": ("assay.cli.report", "Write a self-contained HTML page about a run."),
 }
 
