@@ -201,3 +201,34 @@ def test_a_script_with_other_files_at_each_start_is_said_to_be_one(tmp_path: Pat
     code, found, _ = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
     assert (code, failing(found)) == (1, {"resumes"})
     assert "each start saves under other names, such as run-" in found["properties"]["resumes"]["seen"]
+
+
+NOISE = """
+import os, sys, torch, assay
+torch.seed()
+path = sys.argv[1] + "/last.pt"
+model = torch.nn.Linear(2, 1)
+torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+start = 0
+if os.path.exists(path):
+    start, weights = torch.load(path)
+    model.load_state_dict(weights)
+for step in range(start, 8):
+    OBSERVE
+    (0 * model(torch.randn(2, 2)) + model.bias).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.save((step + 1, model.state_dict()), path + ".new")
+    os.replace(path + ".new", path)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "status"), [("pass", "unseen"), ("assay.observe(rows=[2 * step])", "holds")])
+def test_a_script_with_random_rows_names_them_in_one_line(line: str, status: str, tmp_path: Path) -> None:
+    words = script_file(tmp_path, NOISE.replace("OBSERVE", line))
+    code, found, said = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
+    assert code == 0, said
+    assert found["properties"]["rows"]["status"] == status
+    assert status == "holds" or "call assay.observe(rows=...)" in found["properties"]["rows"]["seen"]

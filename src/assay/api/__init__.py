@@ -19,6 +19,7 @@ from assay.api.recipes import Recipe
 from assay.api.report import Report
 from assay.api.training import Run, run, runs, train
 from assay.base.errors import AssayError
+from assay.checks.resume.observe import observe
 from assay.integrations.recording import record
 from assay.store.metrics.curves import Curve
 
@@ -32,6 +33,7 @@ __all__ = [
     "Run",
     "compare",
     "decide",
+    "observe",
     "overview",
     "record",
     "run",

@@ -60,8 +60,7 @@ class ExerciseResult(NamedTuple):
 class ResumeCheck(NamedTuple):
     """Everything that a check found."""
 
-    baseline: Baseline | None
-    """None if the undisturbed run could not be used."""
+    baseline: Baseline
     baseline_s: float
     exercises: tuple[ExerciseResult, ...]
     notes: tuple[str, ...]

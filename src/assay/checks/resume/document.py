@@ -97,22 +97,20 @@ def _verdict(found: Sequence[PropertySummary], required: Sequence[str]) -> Verdi
     unseen = [item.name for item in found if item.result.status == "unseen"]
     if unseen:
         return Verdict("open", "holds as far as seen", f"not seen: {', '.join(unseen)}.")
-    loose = [item.result.text for item in found if item.result.status == "round-off"]
-    how = (
-        f"The weights and losses are equal up to round-off: {loose[0]}"
-        if loose
-        else "Loss and weights are equal to the bit"
-    )
-    return Verdict("good", "resumes exactly" if not loose else "resumes", f"{how}.")
+    untried = [item.name for item in found if item.result.status == "untried"]
+    loose = [f"{item.name}: {item.result.text}" for item in found if item.result.status == "round-off"]
+    how = f"Equal up to round-off; {loose[0]}." if loose else "Losses and weights are equal to the bit."
+    how += f" Not tried: {', '.join(untried)}." if untried else ""
+    return Verdict("good", "resumes" if loose else "resumes exactly", how)
 
 
 def _tiles(check: ResumeCheck, found: Sequence[PropertySummary]) -> list[Fact]:
     tried = [item for item in found if item.result.status in ("fails", "holds", "round-off")]
-    tiles = [Fact("Properties that hold", f"{sum(item.result.status != 'fails' for item in tried)} of {len(tried)}")]
-    if check.baseline is not None:
-        steps = check.baseline.steps
-        tiles.append(Fact("Undisturbed", number_of(len(steps), "step"), duration_text(check.baseline_s)))
-        tiles.append(Fact("Different rows", *check.baseline.row_facts()))
+    tiles = [
+        Fact("Properties that hold", f"{sum(item.result.status != 'fails' for item in tried)} of {len(tried)}"),
+        Fact("Undisturbed", number_of(len(check.baseline.steps), "step"), duration_text(check.baseline_s)),
+        Fact("Different rows", *check.baseline.row_facts()),
+    ]
     restarts = [exercise.first_new_step_s for exercise in check.exercises if exercise.first_new_step_s is not None]
     if restarts:
         tiles.append(
@@ -128,14 +126,10 @@ def _property_table(found: Sequence[PropertySummary]) -> TitledTable:
         found,
         (name("property"), lambda item: item.name),
         ("what holds", lambda item: PROPERTIES[item.name]),
-        (name("result"), lambda item: _status_cell(item.result.status)),
+        (name("result"), lambda item: Cell(*STATUS_CELLS[item.result.status])),
         ("seen", lambda item: item.result.text),
         (name("exercise", drop_order=1), lambda item: item.exercise),
     )
-
-
-def _status_cell(status: Status) -> Cell:
-    return Cell(*STATUS_CELLS[status])
 
 
 def _exercise_table(exercises: Sequence[ExerciseResult]) -> TitledTable:
@@ -190,9 +184,9 @@ def check_json(check: ResumeCheck, required: Sequence[str]) -> str:
             "properties": {found.name: _result_tree(found.result, found.exercise) for found in summaries(check)},
             "exercises": [_exercise_tree(exercise) for exercise in check.exercises],
             "undisturbed": {
-                "steps": len(check.baseline.steps) if check.baseline else 0,
+                "steps": len(check.baseline.steps),
                 "seconds": round(check.baseline_s, 3),
-                "rows": " rows, ".join(check.baseline.row_facts()) if check.baseline else "",
+                "rows": " rows, ".join(check.baseline.row_facts()),
             },
             "notes": list(check.notes),
         }
