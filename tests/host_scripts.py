@@ -1,0 +1,78 @@
+"""Training scripts on torchrun's ranks that are killed and resumed, and the rows that stay learned."""
+
+import difflib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from assay.torch import RowLoader
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES, OWN = ROOT / "examples" / "hosts", ROOT / "tests" / "hosts" / "own"
+ROWS, EPOCHS, STEPS = 51, 2, 14
+LONGEST_S = 600
+
+
+class Attempts:
+    """Starts of one script on a folder, each on some ranks, until it ends or is killed."""
+
+    def __init__(self, script: Path, folder: Path) -> None:
+        self.script, self.folder = script, folder
+        self.learned: dict[int, list[int]] = {}
+        """Step -> its rows, as the last attempt that made the step learned them."""
+        self.first_steps: list[int] = []
+
+    def run(self, ranks: int, *, killed_at: int = 0) -> None:
+        """Start the script; every rank dies by SIGKILL in that step, after its update."""
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command += [str(ROOT / "tests" / "host_rank.py"), str(killed_at), str(self.script)]
+        command += [f"--out={self.folder / 'out'}", f"--data={self.folder / 'data'}"]
+        command += ["--resume"] * bool(self.first_steps)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), str(ROOT / "src")])}
+        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
+        assert (done.returncode == 0) == (not killed_at), done.stderr[-4000:]
+        made: dict[int, list[int]] = {}
+        for line in done.stdout.splitlines():
+            if line.startswith('{"step"'):
+                learned = json.loads(line)
+                made.setdefault(learned["step"], []).extend(learned["rows"])
+        self.first_steps.append(min(made, default=0))
+        self.learned = {step: rows for step, rows in self.learned.items() if step < self.first_steps[-1]} | made
+
+    def faults(self) -> dict[int, Counter[int]]:
+        """Epoch -> how often rows were learned that were not learned once."""
+        per_epoch = STEPS // EPOCHS
+        found = {}
+        for epoch in range(EPOCHS):
+            steps = range(epoch * per_epoch + 1, (epoch + 1) * per_epoch + 1)
+            counts = Counter(dict.fromkeys(range(ROWS), 0))
+            counts.update(row for step in steps for row in self.learned.get(step, []))
+            found[epoch] = Counter({row: count for row, count in counts.items() if count != 1})
+        return {epoch: counts for epoch, counts in found.items() if counts}
+
+
+def killed_and_resized(script: Path, folder: Path) -> Attempts:
+    """Kill two ranks in the middle of the first epoch, go on with one until the second epoch, and end with two."""
+    attempts = Attempts(script, folder)
+    attempts.run(2, killed_at=5)
+    attempts.run(1, killed_at=11)
+    attempts.run(2)
+    assert [first - 1 for first in attempts.first_steps] == [0, 3, 9], "each attempt goes on from a checkpoint"
+    return attempts
+
+
+def changes(name: str) -> list[str]:
+    """Return the lines that turn the host's own way into the example, after `- ` or `+ `."""
+    own, example = ((folder / f"{name}.py").read_text().split('"""', 2)[2].splitlines() for folder in (OWN, EXAMPLES))
+    return [line for line in difflib.ndiff(own, example) if line[:2] in ("- ", "+ ") and line[2:].strip()]
+
+
+def undisturbed_steps(data: Path) -> dict[int, list[int]]:
+    """Return the rows of each step, in order of their numbers, as the loader gives them to one rank."""
+    loader = RowLoader(data, global_batch_size=8, rank=0, world_size=1)
+    batches = [batch for _ in range(EPOCHS) for batch in loader]
+    return {step: sorted(batch["input_ids"][:, 0].tolist()) for step, batch in enumerate(batches, 1)}

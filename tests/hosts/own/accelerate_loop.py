@@ -1,0 +1,41 @@
+"""Accelerate with the loader that it brings."""
+
+import task
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+args = task.arguments()
+accelerator = Accelerator(gradient_accumulation_steps=task.ACCUMULATION, cpu=True)
+network = task.model()
+optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+loader = DataLoader(task.rows(), task.MICRO_BATCH, shuffle=True, collate_fn=task.collate)
+network, optimizer, loader = accelerator.prepare(network, optimizer, loader)
+steps_per_epoch = -(-len(loader) // task.ACCUMULATION)
+step = max((int(folder.name) for folder in args.out.glob("[0-9]*")), default=0) if args.resume else 0
+if step:
+    accelerator.load_state(args.out / str(step))
+    accelerator.step = 0  # a count of micro-batches, which another number of ranks cuts in another way
+
+
+def save() -> None:
+    """Write a checkpoint, which has its name once it is whole."""
+    accelerator.save_state(args.out / f"unfinished-{step}")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        (args.out / f"unfinished-{step}").rename(args.out / str(step))
+
+
+for epoch in range(step // steps_per_epoch, task.EPOCHS):
+    loader.set_epoch(epoch)
+    skipped = (step - epoch * steps_per_epoch) * task.ACCUMULATION
+    for batch in accelerator.skip_first_batches(loader, skipped) if skipped else loader:
+        with accelerator.accumulate(network):
+            accelerator.backward(network(**batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            step += 1
+            if step % task.SAVE_EVERY == 0:
+                save()
+accelerator.end_training()

@@ -1,0 +1,35 @@
+"""The loader in a plain loop, the Trainer and Accelerate: kills and other numbers of ranks lose no row."""
+
+from pathlib import Path
+
+import pytest
+
+from host_scripts import EXAMPLES, OWN, ROOT, changes, killed_and_resized, undisturbed_steps
+
+HERE = ("ddp", "trainer", "accelerate_loop")
+ELSEWHERE = ("sft_trainer", "lightning_fit")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", HERE)
+def test_each_row_is_learned_once_an_epoch_in_the_undisturbed_order(name: str, tmp_path: Path) -> None:
+    attempts = killed_and_resized(EXAMPLES / f"{name}.py", tmp_path)
+    assert attempts.faults() == {}
+    learned = {step: sorted(rows) for step, rows in attempts.learned.items()}
+    assert learned == undisturbed_steps(tmp_path / "data")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", HERE)
+def test_the_hosts_own_loader_fails_the_same_test(name: str, tmp_path: Path) -> None:
+    """With two ranks and an odd number of rows, each of the three repeats rows at the end of an epoch."""
+    assert killed_and_resized(OWN / f"{name}.py", tmp_path).faults() != {}
+
+
+@pytest.mark.parametrize("name", HERE + ELSEWHERE)
+def test_five_lines_change_and_the_page_shows_them(name: str) -> None:
+    lines = changes(name)
+    assert sum(line.startswith("+") for line in lines) <= 5
+    assert "\n".join(lines) in (ROOT / "docs" / "loader.md").read_text()
