@@ -21,6 +21,7 @@ from assay.store.followed import OFFER_FILE, followed_coverages, followed_progra
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.open_ledger import OpenLedger
+from assay.store.ledger.writer import missed_subjects
 from assay.store.settings import Settings
 
 _COUNTED = ("runs", "attempts", "launches", "evaluations", "benchmark_results", "decisions", "run_notes")
@@ -62,24 +63,33 @@ class Dashboard(NamedTuple):
         """Open the ledger as the reader sees it, with the given runs recorded in it. Raises `PageError` if a run does
         not exist, or belongs to another project."""
         shown = visible_runs(self.reader, self.api)
+        _record_missed(self.home, self.open_ledger)
         with self.open_ledger.shown(shown) as ledger:
             for run_id in run_ids:
-                if shown is not None and not shown.shows(run_id):
+                is_shown, is_recorded = shown is None or shown.shows(run_id), ledger.has_run(run_id)
+                if not is_shown or not (is_recorded or self.home.has_run(run_id)):
                     raise PageError(404, f"no run '{run_id}' in {self.home.folder}.")
-                if ledger.has_run(run_id):
-                    continue
-                if not self.home.has_run(run_id):
-                    raise PageError(404, f"no run '{run_id}' in {self.home.folder}.")
-                from assay.workflows.rebuild import fold_in  # it imports what starts runs
+                if not is_recorded:
+                    from assay.workflows.rebuild import fold_in  # it imports what starts runs
 
-                fold_in(self.home, run_id, ledger)
+                    fold_in(self.home, run_id, ledger)
             yield ledger
+
+
+def _record_missed(home: Home, ledger: OpenLedger) -> None:
+    """Record runs that the ledger missed, such as those that other loops record in their folders only."""
+    if missed_subjects(home):
+        from assay.workflows.rebuild import fold_in_missed  # likewise
+
+        with ledger.shown(None) as everything:
+            fold_in_missed(home, everything)
 
 
 def _looks(home: Home, api: AppState, background: Background, ledger: OpenLedger) -> dict[str, Look]:
     """Return how each kind of topic is looked at; `runs` and `jobs` may name a project whose share is watched."""
 
     def runs(project: str) -> object:
+        _record_missed(home, ledger)
         with ledger.shown(visible_runs(Reader(project=project, sees_all=not project), api)) as opened:
             with opened.reading() as connection:
                 counts = [connection.execute(f"SELECT COUNT(*) FROM {table}") for table in _COUNTED]

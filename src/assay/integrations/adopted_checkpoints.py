@@ -5,7 +5,6 @@ counts from its entry in the commit log, which is written last.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -35,11 +34,11 @@ class SavedCheckpoint(NamedTuple):
 class CheckpointAdopter:
     """Appends an entry to the run's log for each checkpoint, in a thread of its own."""
 
-    def __init__(self, log: CommitLog, world_size: int, on_note: Callable[[str], None]) -> None:
-        """`on_note` receives why a checkpoint was not adopted; it is called in the thread."""
+    def __init__(self, log: CommitLog, world_size: int) -> None:
         self._log = log
         self._world_size = world_size
-        self._on_note = on_note
+        self.problems: SimpleQueue[str] = SimpleQueue()
+        """Why checkpoints were not adopted."""
         self._waiting: SimpleQueue[SavedCheckpoint | None] = SimpleQueue()
         self._thread: Thread | None = None
 
@@ -62,7 +61,7 @@ class CheckpointAdopter:
             try:
                 self._adopt(saved)
             except Exception as error:  # the training loop must not notice
-                self._on_note(f"the checkpoint of step {saved.step} in {saved.path} is not recorded: {error}")
+                self.problems.put(f"the checkpoint of step {saved.step} in {saved.path} is not recorded: {error}")
 
     def _adopt(self, saved: SavedCheckpoint) -> None:
         attempt, path = self._log.attempt, saved.path.resolve()

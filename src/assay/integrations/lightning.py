@@ -52,7 +52,9 @@ class AssayCallback(Callback):  # type: ignore[misc]  # Lightning is not install
             unknown=UNKNOWN,
         )
         self._logged_step = trainer.global_step
-        self._adopted = dict.fromkeys(_saved_checkpoints(trainer), 0)
+        self._adopted = {
+            name: Path(name).stat().st_mtime_ns for name in _saved_checkpoints(trainer) if Path(name).exists()
+        }
         self._run.phase("data")
 
     def on_train_batch_start(
@@ -104,20 +106,24 @@ class AssayCallback(Callback):  # type: ignore[misc]  # Lightning is not install
             self._run = None
 
     def _adopt_new(self, trainer: "Trainer") -> None:
-        """Adopt what checkpoint callbacks have saved since the last call."""
-        for name in _saved_checkpoints(trainer):
-            path = Path(name)
-            if path.exists() and (changed := path.stat().st_mtime_ns) != self._adopted.get(name):
-                if self._adopted.get(name) != 0 and self._run is not None:
-                    self._run.checkpoint(path, trainer.global_step)
-                self._adopted[name] = changed
+        """Adopt what checkpoint callbacks have saved since the last call; of several copies, the first."""
+        files = [Path(name) for name in _saved_checkpoints(trainer)]
+        changed = {str(file): file.stat().st_mtime_ns for file in files if file.exists()}
+        new = [name for name, changed_ns in changed.items() if self._adopted.get(name) != changed_ns]
+        if new and self._run is not None:
+            self._run.checkpoint(new[0], trainer.global_step)
+        self._adopted.update(changed)
 
 
 def _saved_checkpoints(trainer: "Trainer") -> list[str]:
     paths = [
         path
         for callback in trainer.checkpoint_callbacks
-        for path in (*getattr(callback, "best_k_models", ()), getattr(callback, "last_model_path", ""))
+        for path in (
+            getattr(callback, "best_model_path", ""),  # the newest one, if no metric decides
+            *getattr(callback, "best_k_models", ()),
+            getattr(callback, "last_model_path", ""),
+        )
     ]
     return list(dict.fromkeys(path for path in paths if path))
 

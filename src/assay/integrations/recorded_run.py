@@ -76,7 +76,7 @@ class OpenAttempt(NamedTuple):
     """Parameters that differ from the attempt before."""
 
 
-def begin_attempt(home: Home, request: RecordRequest, *, start_step: int) -> OpenAttempt:
+def begin_attempt(home: Home, request: RecordRequest, *, start_step: int | None) -> OpenAttempt:
     """Create or open the run, close the attempts that died, and begin the next one. For rank 0 only.
 
     Raises `ConfigError` if the name is invalid, or is that of a run of another kind or of a live process.
@@ -95,7 +95,7 @@ def begin_attempt(home: Home, request: RecordRequest, *, start_step: int) -> Ope
         run_id=run_id,
         attempt=number,
         world_size=request.devices,
-        start_step=start_step,
+        start_step=start_step or 0,
         started_s=_held_from_s(),
         folder=run.run_dir,
         code_version=code_version(),
@@ -105,7 +105,8 @@ def begin_attempt(home: Home, request: RecordRequest, *, start_step: int) -> Ope
     )
     close_abandoned_attempts(run, log, attempt)
     save_attempt(Path(run.run_dir), attempt)
-    roll_back(run, attempt)
+    if start_step is not None:
+        roll_back(run, attempt)
     job = os.getpid()
     save_launch(run, launcher="here", job=str(job), process=process_key(job), world_size=request.devices)
     mark_missed(home, run_id)

@@ -96,11 +96,13 @@ class RunRecorder:
         self._has_phases = False
         self._has_start = start_step is not None
         self._step = start_step or 0
+        self._uncounted = 0
+        """Steps that the optimizer made before it is known at which step the loop began."""
         self._step_began_s = time.monotonic()
         self._rows = 0
         self._next_look_s = 0.0
         self._hooks: list[Any] = []
-        self._begin(start_step or 0)
+        self._begin(start_step)
         atexit.register(self._end_at_exit)
 
     @property
@@ -111,7 +113,7 @@ class RunRecorder:
     @property
     def step(self) -> int:
         """The last optimizer step that is done."""
-        return self._step
+        return self._step + self._uncounted
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +141,7 @@ class RunRecorder:
         numbers = dict(_numbers(metrics or {}))
         if step > self._step:
             if not self._has_start:
-                self._start_at(step - 1)
+                self._start_at(max(0, step - max(1, self._uncounted)))
             now_s = time.monotonic()
             numbers["step_s"] = now_s - self._step_began_s
             if rows is not None:
@@ -159,7 +161,7 @@ class RunRecorder:
     def checkpoint(self, path: str | os.PathLike[str], step: int | None = None) -> None:
         """Adopt a checkpoint that has been written, a folder or a file: its files are named by digest, not copied."""
         if self._adopter is not None and (saved := Path(path)).exists():
-            self._adopter.add(SavedCheckpoint(saved, self._step if step is None else step, self._rows))
+            self._adopter.add(SavedCheckpoint(saved, self.step if step is None else step, self._rows))
             self._rows = 0
             mark_missed(self._home, self.run_id)
         if self._phase == "checkpoint":
@@ -215,9 +217,12 @@ class RunRecorder:
             if self._is_on:
                 self._enter("checkpoint")
             self._adopter.close()
+            while not self._adopter.problems.empty():
+                self.note(self._adopter.problems.get())
         for segment in self._segments:
             with suppress(AssayError):
                 segment.close()
+        self._step = self.step
         failure = None if error is None else self._failure(opened, error)
         if self._request.rank:
             if failure is not None:
@@ -271,7 +276,7 @@ class RunRecorder:
 
     # The attempt and its segments
 
-    def _begin(self, start_step: int) -> None:
+    def _begin(self, start_step: int | None) -> None:
         try:
             if self._request.rank:
                 self._join(wait_s=JOIN_S)
@@ -288,7 +293,7 @@ class RunRecorder:
             return
         until_s = time.monotonic() + wait_s
         while self._opened is None and self._next_look_s <= time.monotonic():
-            opened = join_attempt(self._home, self._request, after=_last_attempt.get(self.run_id, 0))
+            opened = join_attempt(self._home, self._request, after=_joined.get(self.run_id, 0))
             if opened is not None:
                 self._record_in(opened)
             elif time.monotonic() < until_s:
@@ -298,7 +303,8 @@ class RunRecorder:
 
     def _record_in(self, opened: OpenAttempt) -> None:
         number, run_dir = opened.attempt.attempt, Path(opened.run.run_dir)
-        _last_attempt[self.run_id] = number
+        if self._request.rank:
+            _joined[self.run_id] = number
         num_own = max(1, self._request.devices // max(1, int(os.environ.get("WORLD_SIZE", "1"))))
         first = self._request.rank * num_own
         for rank in range(first, first + num_own):
@@ -307,15 +313,14 @@ class RunRecorder:
             )
         self._opened = opened
         if not self._request.rank:
-            self._adopter = CheckpointAdopter(opened.log, self._request.devices, self.note)
+            self._adopter = CheckpointAdopter(opened.log, self._request.devices)
             if opened.changes:
                 self.note(f"parameters changed: {', '.join(opened.changes)}")
 
     def _start_at(self, step: int) -> None:
         """Record the step after which this attempt begins, which rolls back later steps of earlier ones."""
-        self._has_start, self._step = True, step
-        self._step_began_s = max(self._step_began_s, 0.0)
-        if self._opened is not None and not self._request.rank and step != self._opened.attempt.start_step:
+        self._has_start, self._step, self._uncounted = True, step, 0
+        if self._opened is not None and not self._request.rank:
             attempt = self._opened.attempt.model_copy(update={"start_step": step})
             self._opened = self._opened._replace(attempt=attempt)
             save_attempt(Path(self._opened.run.run_dir), attempt)
@@ -332,7 +337,10 @@ class RunRecorder:
         self.phase("compute" if model.training else "evaluation")
 
     def _on_step(self, *_: Any) -> None:
-        self.log(self._step + 1)
+        if self._has_start:
+            self.log(self._step + 1)
+        else:
+            self._uncounted += 1
         self.phase("data")
 
     def _devices(self, attempt: Attempt) -> tuple[str, ...]:
@@ -344,6 +352,8 @@ class RunRecorder:
 
     def _give_up(self, error: Exception) -> None:
         """Stop recording, and warn once."""
+        if not self._is_on:
+            return
         self._is_on = False
         self._problem = f"recording ended after step {self._step}: {error}"
         print(
@@ -353,8 +363,8 @@ class RunRecorder:
         )
 
 
-_last_attempt: dict[str, int] = {}
-"""Run id to the attempt that this process recorded last: a second training in the process is a later one."""
+_joined: dict[str, int] = {}
+"""Run id to the attempt that this process joined last: a second training in the process joins a later one."""
 
 
 def _numbers(metrics: Mapping[str, Any]) -> "list[tuple[str, float]]":

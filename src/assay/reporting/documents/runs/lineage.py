@@ -97,7 +97,9 @@ def commit_blocks(run: RunView) -> Iterator[Block]:
             (number("size"), lambda commit: bytes_text(commit.num_bytes)),
             (number("rows since"), lambda commit: f"{commit.rows_trained:,}"),
             (name("weights"), lambda commit: commit.weights_digest[:12]),
-            (name("spot check"), lambda commit: Cell("passed", "good") if commit.is_verified else "not made"),
+            ("folder", lambda commit: commit.adopted_from)
+            if run.imported
+            else (name("spot check"), lambda commit: Cell("passed", "good") if commit.is_verified else "not made"),
             (name("state"), _state),
         ),
         pages_only=True,
