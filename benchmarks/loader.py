@@ -23,7 +23,7 @@ from typing import Any
 from harness import cost_of, last_json, options_of, peak_rss_mb, print_result
 from loader_rows import BATCH_ROWS, ROW_GROUP_ROWS, write_shards
 
-PREPARED = {"assay bucketed": "assay padded"}
+PREPARED = {"assay bucketed": "assay padded", "assay.torch": "assay padded"}
 """Readers that use what another one wrote."""
 
 

@@ -65,36 +65,34 @@ def assay_reader(layout: dict[str, Any]) -> Callable[..., Iterator[Batch]]:
 
     def batches(folder: Path, start: int = 0) -> Iterator[Batch]:
         from assay.data.dataset.dataset import Dataset
+        from assay.data.dataset.split import whole_view
         from assay.data.loader.config import LoaderConfig
         from assay.data.loader.loader import Loader
 
         config = LoaderConfig(lanes=1, global_batch_size=BATCH_ROWS, layout=layout, threads=1)
-        loader = Loader(_WholeDataset(Dataset.open(folder.parent / "index")), config, COLUMNS)
+        loader = Loader(whole_view(Dataset.open(folder.parent / "index")), config, COLUMNS)
         steps = loader.steps_per_epoch - start
         for share in loader.shares(loader.cursor_at(start), range(1), steps):
-            for batch in share.lanes[0].micro_batches:
-                input_ids = torch.from_numpy(batch.tokens.values)
-                keys = batch.columns["row_key"].to_numpy()
-                labels = batch.columns["label"].to_numpy(zero_copy_only=False)
-                yield finished(input_ids, batch.tokens.lengths, labels, keys)
+            yield from map(_batch, share.lanes[0].micro_batches)
 
     return batches
 
 
-class _WholeDataset:
-    """A dataset without a split."""
+def assay_torch(folder: Path, start: int = 0) -> Iterator[Batch]:
+    """The same rows by `assay.torch`, as other training loops read them."""
+    from assay.torch import RowLoader
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self.fingerprint = dataset.fingerprint
-        self.identities = dataset.identities
-        self.num_rows = dataset.groups.num_rows
-        self.read = dataset.read_row_group
-        self.shard_of = dataset.shard_path
+    index_folder, size = folder.parent / "index", BATCH_ROWS
+    loader: Any = RowLoader(index_folder, _batch, global_batch_size=size, columns=COLUMNS, lanes=1, threads=1)
+    loader.load_state_dict(loader.state_dict(step=start))
+    yield from loader
 
-    def row_ids(self, group: int) -> np.ndarray:
-        first = int(self._dataset.groups.first_row[group])
-        return np.arange(first, first + int(self.num_rows[group]), dtype=np.uint64)
+
+def _batch(rows: Any) -> Any:
+    labels = rows.columns["label"].to_numpy(zero_copy_only=False)
+    return finished(
+        torch.from_numpy(rows.tokens.values), rows.tokens.lengths, labels, rows.columns["row_key"].to_numpy()
+    )
 
 
 # Peers that read Parquet as it is.
@@ -194,6 +192,7 @@ READERS: dict[str, Reader] = {
     "ideal": Reader(ideal),
     "assay padded": Reader(assay_reader({"type": "padded"}), index, assay_reader({"type": "padded"})),
     "assay bucketed": Reader(assay_reader({"type": "bucketed"}), index, assay_reader({"type": "bucketed"})),
+    "assay.torch": Reader(assay_torch, index, assay_torch),
     "Grain Parquet": Reader(grain_parquet, resumed=grain_parquet_resumed),
     "HF streaming": Reader(hugging_face, resumed=hugging_face_resumed),
     "LitData converted": Reader(litdata_converted, litdata_convert, litdata_converted),
