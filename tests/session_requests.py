@@ -68,11 +68,20 @@ class RequestedSession:
         target = MODEL._replace(number=number)
         self.sessions.requests(target).append(0, "create_model", JSON, canonical_json(body).encode(), now_s=0.0)
 
+    def send_pass(self, seq_id: int, *, target: TargetId = MODEL, **fields: Any) -> None:
+        """Append a pass over datums of its own. `fields`: see `passes`."""
+        body = passes(seq_id, **fields)
+        self.sessions.requests(target).append(seq_id, "forward_backward", PROTOBUF, body, now_s=0.0)
+
+    def execute_all(self, ranks: Ranks | ModelRanks, *, number: int = 0, **choices: Any) -> None:
+        """Execute the requests of a model."""
+        executor = self.executor(ranks, number=number, **choices)
+        while executor.execute_next():
+            pass
+
     def step(self, seq_id: int, *, target: TargetId = MODEL, scale: float = 1.0) -> None:
         """Append a pass and an update."""
-        self.sessions.requests(target).append(
-            seq_id, "forward_backward", PROTOBUF, passes(seq_id, scale=scale), now_s=0.0
-        )
+        self.send_pass(seq_id, target=target, scale=scale)
         self.send(seq_id + 1, "optim_step", target=target, adam_params={"learning_rate": 0.01})
 
     def sampler(self, number: int, **weights: Any) -> TargetId:

@@ -128,11 +128,11 @@ class RequestLog:
     def append(self, seq_id: int, kind: RequestKind, content_type: str, body: bytes, *, now_s: float) -> bool:
         """Make a request durable; return False if it was. Raises `ChangedRequestError`."""
         sha256, key = sha256_of_bytes(body), self._key("requests", seq_id)
-        header = {"kind": kind, "content_type": content_type, "at_s": now_s, "sha256": sha256}
+        header = {"kind": kind, "content_type": content_type, "at_s": now_s}
         if not self._store.exists(key):
             if self.target.role == "sample":
                 self._store.put(self._waiting_key(seq_id), b"")
-            if self._store.put_if_absent(key, _framed(header, body)):
+            if self._store.put_if_absent(key, with_header(header, body)):
                 return True
         known = self.request(seq_id)
         assert known is not None
@@ -145,18 +145,18 @@ class RequestLog:
 
     def request(self, seq_id: int) -> Request | None:
         """Return a request, or None if it has not arrived."""
-        found = self._read("requests", seq_id)
+        found = read_with_header(self._store, self._key("requests", seq_id))
         return None if found is None else Request(seq_id=seq_id, body=found[1], **found[0])
 
     def result(self, seq_id: int) -> Result | None:
         """Return the result of a request, or None while there is none."""
-        found = self._read("results", seq_id)
+        found = read_with_header(self._store, self._key("results", seq_id))
         return None if found is None else Result(found[0]["content_type"], found[1])
 
     def put_result(self, seq_id: int, result: Result) -> bool:
         """Make a result durable and visible; return False if there was one, which then stands."""
-        header = {"content_type": result.content_type, "sha256": sha256_of_bytes(result.body)}
-        is_first = self._store.put_if_absent(self._key("results", seq_id), _framed(header, result.body))
+        data = with_header({"content_type": result.content_type}, result.body)
+        is_first = self._store.put_if_absent(self._key("results", seq_id), data)
         if self.target.role == "sample":
             self._store.delete(self._waiting_key(seq_id))
         return is_first
@@ -184,20 +184,6 @@ class RequestLog:
             _, high, low = item.key.rsplit("/", 2)
             yield int(high + low)
 
-    def _read(self, kind: str, seq_id: int) -> tuple[dict[str, Any], bytes] | None:
-        key = self._key(kind, seq_id)
-        if not self._store.exists(key):
-            return None
-        head, _, body = self._store.get(key).partition(b"\n")
-        try:
-            header = json.loads(head)
-            digest = header["sha256"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise changed(key, f"its header cannot be read ({error})") from error
-        if sha256_of_bytes(body) != digest:
-            raise changed(key, "its body has not the digest that it was put with")
-        return (header if kind == "requests" else {"content_type": header["content_type"]}), body
-
     def _key(self, kind: str, seq_id: int) -> str:
         digits = f"{seq_id:019d}"
         return f"{self._folder}/{kind}/{digits[:-3]}/{digits[-3:]}"
@@ -218,5 +204,21 @@ def data_folder(session_id: str) -> str:
     return f"session-data/{session_id}"
 
 
-def _framed(header: dict[str, Any], body: bytes) -> bytes:
-    return canonical_json(header).encode() + b"\n" + body
+def with_header(header: dict[str, Any], body: bytes) -> bytes:
+    """Return an object: a line of JSON with the digest of the body, then the body."""
+    return canonical_json({**header, "sha256": sha256_of_bytes(body)}).encode() + b"\n" + body
+
+
+def read_with_header(store: ObjectStore, key: str) -> tuple[dict[str, Any], bytes] | None:
+    """Return header and body of such an object, or None if there is none. Raises `DamagedDataError`."""
+    if not store.exists(key):
+        return None
+    head, _, body = store.get(key).partition(b"\n")
+    try:
+        header: dict[str, Any] = json.loads(head)
+        digest = header["sha256"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise changed(key, f"its header cannot be read ({error})") from error
+    if sha256_of_bytes(body) != digest:
+        raise changed(key, "its body has not the digest that it was put with")
+    return header, body

@@ -21,7 +21,7 @@ from assay.records.incident import IncidentKind
 from assay.records.session import CheckpointType, SessionCheckpoint, SessionModel
 from assay.serving.api_error import ApiError
 from assay.serving.sessions.request_log import Request, RequestId, Result, TargetId
-from assay.serving.sessions.sessions import CheckpointPath, SessionRepository, read_checkpoint_path
+from assay.serving.sessions.sessions import CheckpointPath, SessionRepository
 from assay.serving.tinker import results
 from assay.serving.tinker.bodies import (
     ForwardBackwardDatum,
@@ -37,9 +37,9 @@ from assay.training.sessions.trainer import AdamSettings, RequestLoss, SessionTr
 from assay.workers.sessions.base import base_of_model
 from assay.workers.sessions.rank_models import ModelRanks, RankModels, Returned
 from assay.workers.sessions.ranks import RanksLostError
-from assay.workers.sessions.weights import ModelStates, StateKind, StoredState
+from assay.workers.sessions.weights import ModelStates, StateKind, StoredState, saved_weights
 
-_SAVES = ("save_weights", "save_weights_for_sampler")
+SAVES = ("save_weights", "save_weights_for_sampler")
 """Requests that change no weights: if they have a result, what they save is durable."""
 MAX_LOSSES = 3
 """A request fails once this many executions ended a rank."""
@@ -117,7 +117,7 @@ class ModelExecutor:
             self._unpublished = self._unpublished or self._result_of(request)
             self._publish(request, self._unpublished)
             self._unpublished = None
-        elif request.kind not in _SAVES:
+        elif request.kind not in SAVES:
             self._execute_again(request, known)
         self.next_seq_id += 1
         spent_s = self._tools.clock.monotonic_s() - began_s
@@ -230,13 +230,9 @@ class ModelExecutor:
 
     def _load(self, body: LoadWeights) -> Result:
         """Begin with saved weights, in place of the model's own."""
-        path = read_checkpoint_path(body.path)
-        source = None if path is None else self._tools.sessions.state(path.model.session_id)
-        saved = None if source is None or path is None else source.checkpoint(path)
-        state = saved and path and ModelStates(self._tools.store, path.model).get(path.checkpoint_type, saved.seq_id)
-        if not state:
+        if (saved := saved_weights(self._tools.sessions, body.path)) is None:
             raise DataError(f"path: there are no saved weights at {body.path}.")
-        self._create(state.data, with_moments=body.optimizer)
+        self._create(saved.state.data, with_moments=body.optimizer)
         self._gradient_from = None
         return results.loaded_weights(self._target, body.path)
 

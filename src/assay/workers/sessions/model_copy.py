@@ -13,20 +13,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from assay.base.clock import SystemClock
-from assay.base.errors import ConfigError, DamagedDataError
+from assay.base.errors import ConfigError
 from assay.distributed.ranks import Ranks
 from assay.records.session import SessionModel
 from assay.serving.sessions.request_log import Request, Result, TargetId
-from assay.serving.sessions.sessions import SessionRepository, read_checkpoint_path
+from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker.bodies import read_request
 from assay.store.objects import open_store
 from assay.training.sessions.trainer import SessionTrainer
-from assay.workers.sessions.model import ModelExecutor, SessionTools
+from assay.workers.sessions.model import SAVES, ModelExecutor, SessionTools
 from assay.workers.sessions.rank_models import OwnModels
-from assay.workers.sessions.weights import ModelStates, StateKind, StoredState
-
-_SAVES = ("save_weights", "save_weights_for_sampler")
-_RESUMED: tuple[StateKind, ...] = ("commits", "training")
+from assay.workers.sessions.weights import ModelStates, saved_weights
 
 
 class ModelCopy:
@@ -38,7 +35,7 @@ class ModelCopy:
         self._store = open_store(str(folder))
         self._copies = SessionRepository(self._store, SystemClock())
         self._copy_session(target.session_id)
-        state = _newest_state(ModelStates(sessions.store, target), before)
+        state = ModelStates(sessions.store, target).newest(lambda text: None, before=before)
         if state is not None:
             ModelStates(self._store, target).put("commits", state.next_seq_id, state)
         session = self._copies.state(target.session_id)
@@ -71,7 +68,7 @@ class ModelCopy:
         if request is None or known is None:
             raise ConfigError(f"{self._target}: request {seq_id} is missing or was not executed.")
         copy.append(seq_id, request.kind, request.content_type, request.body, now_s=request.at_s)
-        if request.kind in _SAVES or (known.is_error and not with_errors):
+        if request.kind in SAVES or (known.is_error and not with_errors):
             copy.put_result(seq_id, known)
         elif request.kind == "load_weights":
             self._copy_weights(read_request(request).path, request)
@@ -85,18 +82,15 @@ class ModelCopy:
             self._store.put(item.key, self._sessions.store.get(item.key))
 
     def _copy_weights(self, name: str, request: Request) -> None:
-        path = read_checkpoint_path(name)
-        session = None if path is None else self._sessions.state(path.model.session_id)
-        saved = None if session is None or path is None else session.checkpoint(path)
-        if path is None or saved is None or saved.at_s > request.at_s:
+        saved = saved_weights(self._sessions, name)
+        if saved is None or saved.checkpoint.at_s > request.at_s:
             raise ConfigError(
                 f"{self._target}: request {request.seq_id} loaded {name}, which was deleted or saved again since. "
                 "Choose a step behind a stored state."
             )
-        state = ModelStates(self._sessions.store, path.model).get(path.checkpoint_type, saved.seq_id)
-        assert state is not None, f"{path} was saved"
-        self._copy_session(path.model.session_id)
-        ModelStates(self._store, path.model).put(path.checkpoint_type, saved.seq_id, state)
+        model = saved.path.model
+        self._copy_session(model.session_id)
+        ModelStates(self._store, model).put(saved.path.checkpoint_type, saved.checkpoint.seq_id, saved.state)
 
 
 def named_model(sessions: SessionRepository, name: str) -> tuple[TargetId, SessionModel]:
@@ -121,16 +115,3 @@ def copied_model(sessions: SessionRepository, target: TargetId, *, before: int) 
             yield ModelCopy(sessions, target, ranks, Path(folder) / "copy", before)
         finally:
             ranks.leave()
-
-
-def _newest_state(states: ModelStates, before: int) -> StoredState | None:
-    """Return the newest intact state with moments before a request."""
-    found = sorted(((number, kind) for kind in _RESUMED for number in states.numbers(kind)), reverse=True)
-    for number, kind in found:
-        try:
-            state = states.get(kind, number)
-        except DamagedDataError:
-            continue
-        if state is not None and state.next_seq_id <= before:
-            return state
-    return None

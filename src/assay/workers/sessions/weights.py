@@ -9,14 +9,13 @@
 A state is a function of the requests before it, so it does not matter which worker wrote it.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from assay.base.digest import canonical_json, sha256_of_bytes
 from assay.base.errors import DamagedDataError
-from assay.serving.sessions.request_log import TargetId, data_folder
-from assay.store.logs.entry import changed
+from assay.records.session import SessionCheckpoint
+from assay.serving.sessions.request_log import MAX_SEQ_ID, TargetId, data_folder, read_with_header, with_header
+from assay.serving.sessions.sessions import CheckpointPath, SessionRepository, read_checkpoint_path
 from assay.store.objects import ObjectStore
 
 StateKind = Literal["commits", "training", "sampler", "captured"]
@@ -44,9 +43,8 @@ class ModelStates:
 
     def put(self, kind: StateKind, number: int, state: StoredState) -> None:
         """Make a state durable; nothing changes if it is."""
-        numbers = {"next_seq_id": state.next_seq_id, "num_steps": state.num_steps}
-        header = {**numbers, "sha256": sha256_of_bytes(state.data)}
-        self._store.put_if_absent(self.key(kind, number), canonical_json(header).encode() + b"\n" + state.data)
+        header = {"next_seq_id": state.next_seq_id, "num_steps": state.num_steps}
+        self._store.put_if_absent(self.key(kind, number), with_header(header, state.data))
         if kind in KEEP:
             last_uses = self._last_uses() if kind == "captured" else {}
             by_use = sorted(self.numbers(kind), key=lambda number: last_uses.get(number, number))
@@ -70,32 +68,25 @@ class ModelStates:
 
     def get(self, kind: StateKind, number: int) -> StoredState | None:
         """Return a state, or None if there is none. Raises `DamagedDataError`."""
-        key = self.key(kind, number)
-        if not self._store.exists(key):
-            return None
-        head, _, data = self._store.get(key).partition(b"\n")
-        try:
-            header = json.loads(head)
-            next_seq_id, num_steps, digest = int(header["next_seq_id"]), int(header["num_steps"]), header["sha256"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise changed(key, f"its header cannot be read ({error})") from error
-        if sha256_of_bytes(data) != digest:
-            raise changed(key, "its weights have not the digest that they were put with")
-        return StoredState(next_seq_id, data, num_steps)
+        found = read_with_header(self._store, self.key(kind, number))
+        return None if found is None else StoredState(found[0]["next_seq_id"], found[1], found[0]["num_steps"])
 
     def has(self, kind: StateKind, number: int) -> bool:
         return self._store.exists(self.key(kind, number))
 
-    def newest(self, notify: Callable[[str], None]) -> StoredState | None:
-        """Return the newest intact state with moments, or None; `notify` receives what is wrong with newer ones."""
+    def newest(self, notify: Callable[[str], None], *, before: int = MAX_SEQ_ID) -> StoredState | None:
+        """Return the newest intact state with moments that does not include request `before`, or None; `notify`
+        receives what is wrong with newer ones."""
         kinds: tuple[StateKind, ...] = ("commits", "training")
         found = [(number, kind) for kind in kinds for number in self.numbers(kind)]
-        found.sort(reverse=True)
-        for number, kind in found:
+        for number, kind in sorted(found, reverse=True):
             try:
-                return self.get(kind, number)
+                state = self.get(kind, number)
             except DamagedDataError as error:
                 notify(f"{error} An earlier state is used, and more requests are executed again.")
+                continue
+            if state is not None and state.next_seq_id <= before:
+                return state
         return None
 
     def numbers(self, kind: StateKind) -> list[int]:
@@ -105,3 +96,22 @@ class ModelStates:
     def key(self, kind: StateKind, number: int) -> str:
         """Return the name of a state's object."""
         return f"{self._folder}/{kind}/{number:019d}"
+
+
+class SavedWeights(NamedTuple):
+    """Weights that a client saved under a name."""
+
+    path: CheckpointPath
+    checkpoint: SessionCheckpoint
+    state: StoredState
+
+
+def saved_weights(sessions: SessionRepository, name: str) -> SavedWeights | None:
+    """Return the weights at a path `tinker://...`, or None if there are none."""
+    path = read_checkpoint_path(name)
+    session = None if path is None else sessions.state(path.model.session_id)
+    checkpoint = None if session is None or path is None else session.checkpoint(path)
+    if path is None or checkpoint is None:
+        return None
+    state = ModelStates(sessions.store, path.model).get(path.checkpoint_type, checkpoint.seq_id)
+    return None if state is None else SavedWeights(path, checkpoint, state)

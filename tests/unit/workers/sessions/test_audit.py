@@ -112,7 +112,7 @@ def copied(key: str, to: str) -> Callable[[Audited], None]:
         (lambda it: it.add(6, "optim_step", own=4), "request 6 is request 4 by its body"),
         (lambda it: it.add(10, "sample", own=9, target=SAMPLER), "request 10 is request 9 by its body"),
         (lambda it: it.add(6, "create_model"), "request 6 is create_model; a model is created by request 0"),
-        (lambda it: it.change(f"{TRAIN}/commits/{3:019d}"), "state commits/3: .* its weights have not the digest"),
+        (lambda it: it.change(f"{TRAIN}/commits/{3:019d}"), "state commits/3: .* its body has not the digest"),
         (lambda it: it.store.delete(f"{TRAIN}/training/{5:019d}"), "saved weights a: their state training/5 is miss"),
         (copied(f"{TRAIN}/commits/{3:019d}", f"{TRAIN}/commits/{4:019d}"), "commits/4: it says .* before request 3"),
         (copied(f"{TRAIN}/commits/{3:019d}", f"{TRAIN}/training/{4:019d}"), "training/4: no request 4 saved it"),

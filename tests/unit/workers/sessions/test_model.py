@@ -10,11 +10,11 @@ import pytest
 
 from assay.base.errors import StoreError, TrainingError
 from assay.distributed.ranks import Ranks
-from assay.serving.sessions.request_log import PROTOBUF, RequestLog, Result
+from assay.serving.sessions.request_log import RequestLog, Result
 from assay.training.sessions.trainer import SessionTrainer
 from assay.workers.sessions.weights import ModelStates
 from forked_ranks import on_ranks
-from session_requests import MODEL, SESSION, RequestedSession, passes
+from session_requests import MODEL, SESSION, RequestedSession
 
 LAST = 9
 
@@ -23,13 +23,12 @@ def send_all(session: RequestedSession) -> None:
     """Two steps, a save between a pass and its update, a failed update, a save, and a third step."""
     session.create()
     session.step(1)
-    requests = session.sessions.requests(MODEL)
-    requests.append(3, "forward_backward", PROTOBUF, passes(3), now_s=0.0)
+    session.send_pass(3)
     session.send(4, "save_weights", path="between")
     session.send(5, "optim_step", adam_params={"learning_rate": 0.01, "weight_decay": 0.1, "grad_clip_norm": 0.5})
     session.step(6, scale=3e38)
     session.send(8, "save_weights_for_sampler", path="sampler")
-    requests.append(LAST, "forward_backward", PROTOBUF, passes(LAST), now_s=0.0)
+    session.send_pass(LAST)
     session.send(LAST + 1, "optim_step", adam_params={"learning_rate": 0.01})
     session.send(LAST + 2, "save_weights", path="end")
 
@@ -42,9 +41,7 @@ def outcome(session: RequestedSession) -> tuple[dict[int, bytes], dict[str, byte
 def all_at_once(ranks: Ranks, folder: Path) -> Any:
     session = RequestedSession(folder)
     send_all(session)
-    executor = session.executor(ranks)
-    while executor.execute_next():
-        pass
+    session.execute_all(ranks)
     return outcome(session)
 
 
@@ -75,9 +72,7 @@ def test_a_worker_that_dies_after_any_request_changes_no_bit(
             executor = session.executor(ranks, commit_after_s=commit_after_s)
             for _ in range(number):
                 executor.execute_next()
-            executor = session.executor(ranks, commit_after_s=commit_after_s)
-            while executor.execute_next():
-                pass
+            session.execute_all(ranks, commit_after_s=commit_after_s)
             found.append(outcome(session))
         return found
 
@@ -92,7 +87,7 @@ def test_requests_are_executed_in_the_order_of_their_numbers(undisturbed: Any, t
         session.send(2, "optim_step", adam_params={"learning_rate": 0.01})
         executor = session.executor(ranks)
         assert [executor.execute_next() for _ in range(2)] == [True, False], "request 1 is missing"
-        session.sessions.requests(MODEL).append(1, "forward_backward", PROTOBUF, passes(1), now_s=0.0)
+        session.send_pass(1)
         assert [executor.execute_next() for _ in range(3)] == [True, True, False]
         return session.results()
 
@@ -110,14 +105,12 @@ def test_a_damaged_state_is_passed_over_and_more_is_executed_again(undisturbed: 
         key = f"session-data/{SESSION}/train/0/training/{4:019d}"
         data = session.store.get(key)
         session.store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
-        executor = session.executor(ranks)
-        while executor.execute_next():
-            pass
+        session.execute_all(ranks)
         assert session.results() == undisturbed[0]
         return session.notes
 
     [notes] = on_ranks(1, damaged, tmp_path)
-    assert len(notes) == 1 and "its weights have not the digest" in notes[0]
+    assert len(notes) == 1 and "its body has not the digest" in notes[0]
 
 
 def executed(session: RequestedSession, ranks: Ranks, *, fails_at: int | None = None) -> dict[str, bytes]:
@@ -144,7 +137,7 @@ def test_an_unexpected_error_fails_its_request_and_leaves_nothing_half_done(tmp_
             session.step(1)
             session.step(4)
             session.send(6, "save_weights", path="end")
-        disturbed.sessions.requests(MODEL).append(3, "forward_backward", PROTOBUF, passes(3), now_s=0.0)
+        disturbed.send_pass(3)
         plain.send(3, "save_weights", path="unrelated")
         found = [executed(disturbed, ranks, fails_at=3), executed(plain, ranks)]
         assert b"Internal error" in disturbed.results()[3]
@@ -192,9 +185,7 @@ def test_a_worker_whose_result_came_second_does_not_go_on_with_it(tmp_path: Path
             with pytest.raises(TrainingError, match="request 1 with another result"):
                 while executor.execute_next():
                     pass
-        executor = session.executor(ranks)
-        while executor.execute_next():
-            pass
+        session.execute_all(ranks)
         return [json.loads(session.results()[seq_id])["error"] for seq_id in (1, 2)]
 
     [(of_pass, of_update)] = on_ranks(1, beaten, tmp_path)
@@ -217,14 +208,12 @@ def test_a_model_resumes_from_saved_weights_with_or_without_the_optimizer(tmp_pa
             if number:
                 source = f"tinker://{MODEL}/weights/half"
                 session.send(0, "load_weights", target=target, path=source, optimizer=number == 1)
-                session.sessions.requests(target).append(6, "forward_backward", PROTOBUF, passes(6), now_s=0.0)
+                session.send_pass(6, target=target)
                 for seq_id in range(1, 6):
                     session.send(seq_id, "save_weights", target=target, path=f"{seq_id}")
                 session.send(7, "optim_step", target=target, adam_params={"learning_rate": 0.01})
                 session.send(8, "save_weights", target=target, path="end")
-            executor = session.executor(ranks, number=number)
-            while executor.execute_next():
-                pass
+            session.execute_all(ranks, number=number)
             assert 8 in session.results(target), session.results(target)
             saved = ModelStates(session.store, target).get("training", 8)
             assert saved is not None and saved.num_steps == (1 if number else 3)
@@ -242,9 +231,7 @@ def test_a_name_is_replaced_only_if_the_client_says_so(tmp_path: Path) -> None:
         session.create()
         for seq_id, overwrite in ((1, False), (2, False), (3, True)):
             session.send(seq_id, "save_weights", path="a", overwrite=overwrite)
-        executor = session.executor(ranks)
-        while executor.execute_next():
-            pass
+        session.execute_all(ranks)
         return [session.results()[seq_id] for seq_id in (1, 2, 3)]
 
     [(first, again, replaced)] = on_ranks(1, saved, tmp_path)

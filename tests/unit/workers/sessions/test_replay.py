@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from assay.cli.main import cli
 from assay.distributed.ranks import Ranks
 from assay.records.replay import ReplayReport
-from assay.serving.sessions.request_log import PROTOBUF, RequestLog, Result
+from assay.serving.sessions.request_log import RequestLog, Result
 from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker import results
 from assay.store.objects import ObjectStore, open_store
@@ -28,10 +28,9 @@ def send_all(session: RequestedSession) -> None:
     """Five steps, the fourth with a gradient that is not finite; saved between passes, and behind steps."""
     session.create()
     session.step(1)
-    requests = session.sessions.requests(MODEL)
-    requests.append(3, "forward_backward", PROTOBUF, passes(3), now_s=0.0)
+    session.send_pass(3)
     session.send(4, "save_weights", path="between")
-    requests.append(5, "forward_backward", PROTOBUF, passes(5, is_forward_only=True), now_s=0.0)
+    session.send_pass(5, is_forward_only=True)
     session.send(6, "optim_step", adam_params={"learning_rate": 0.01, "weight_decay": 0.1, "grad_clip_norm": 0.5})
     session.send(7, "save_weights_for_sampler", path="sampler")
     session.step(8)
@@ -48,9 +47,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def execute(ranks: Ranks) -> None:
         session = RequestedSession(folder)
         send_all(session)
-        executor = session.executor(ranks)
-        while executor.execute_next():
-            pass
+        session.execute_all(ranks)
 
     on_ranks(1, execute, folder / "ranks")
     return folder
