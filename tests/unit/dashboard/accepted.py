@@ -11,6 +11,7 @@ from assay.records.fine_tuning_job import (
     LaunchPlanned,
     LaunchStarted,
 )
+from assay.records.session import SessionCreated
 from assay.serving.admin.spend import mark_charged
 from assay.serving.ids import new_id
 from assay.serving.openai.app_state import AppState
@@ -64,6 +65,12 @@ def accept_batch(api: AppState, project: str = "default", *, at_s: float = 1_800
         )
     )  # fmt: skip
     return batch_id
+
+
+def accept_session(api: AppState, project: str = "default", *, at_s: float = 1_800_000_005.0) -> str:
+    session_id = new_id("session", at_s)
+    api.sessions.put(SessionCreated(session_id=session_id, project=project, at_s=at_s, key_id="", sdk_version="0.38.0"))
+    return session_id
 
 
 def accept_eval_run(

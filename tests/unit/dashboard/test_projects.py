@@ -26,7 +26,7 @@ from assay.store.ledger.visible_runs import VisibleRuns
 from clocks import ManualClock
 from machine import MACHINE
 from metric_runs import log_points, metric_run
-from unit.dashboard.accepted import accept_batch, accept_eval_run, accept_job, charge, launch, validate
+from unit.dashboard.accepted import accept_batch, accept_eval_run, accept_job, accept_session, charge, launch, validate
 from unit.dashboard.conftest import Site, site_of
 from unit.dashboard.test_benchmarks import put, scored
 from unit.dashboard.test_jobs import logged_in
@@ -116,9 +116,16 @@ def work_of_whales(site: Site) -> list[str]:
     job_id = job_of(site, WHALES)
     work_on(site, job_id)
     charge(api, job_id, attempt=1, began_s=NOW_S - 800, ended_s=NOW_S - 400, device_s=800.0)
-    resources = [job_id, accept_batch(api, WHALES, at_s=NOW_S - 9), accept_eval_run(api, WHALES, at_s=NOW_S - 8)]
+    session_id = accept_session(api, WHALES, at_s=NOW_S - 950)
+    work_on(site, session_id)
+    resources = [
+        job_id,
+        session_id,
+        accept_batch(api, WHALES, at_s=NOW_S - 9),
+        accept_eval_run(api, WHALES, at_s=NOW_S - 8),
+    ]
     with site.dashboard.home.open_ledger() as ledger:
-        for run_id in resources[1:]:
+        for run_id in resources[2:]:
             held = PhaseSeconds(run_id=run_id, attempt=0, rank=0, held_s=70.0, seconds={"evaluation": 70.0})
             ledger.record_phase_seconds(held)
     site.dashboard.watch.forget()
