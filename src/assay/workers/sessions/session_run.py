@@ -122,7 +122,8 @@ class SessionRun:
         )
         with suppress(StoreError):
             _save_run(self._folder, self._sessions, self._attempt)
-        self._writer.put(self._fold)
+        if not self._writer.is_behind:
+            self._writer.put(self._fold)
 
     def close(self, reason: str, *, is_interrupted: bool) -> None:
         """Record why the session is let go, and whether it has requests that wait now."""
@@ -130,6 +131,7 @@ class SessionRun:
         self._attempt = self._attempt.model_copy(update={"outcome": outcome, "reason": reason})
         self._segment.close()
         self.save()
+        self._writer.put(self._fold)  # of all of it, even if it was behind
         self._writer.close()
 
     def _ended(self, attempt: Attempt) -> Attempt:
