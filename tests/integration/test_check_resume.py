@@ -95,6 +95,16 @@ def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path:
         assert (code, failing(found)) == (0, set()), (found, said)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_first_command_given_again_overwrites_checkpoints(tmp_path: Path) -> None:
+    words = [sys.executable, str(SCRIPTS / "ignores_its_flag.py"), "{out}"]
+    again = f"--resume-command={sys.executable} {SCRIPTS / 'exact.py'} {{out}}"
+    code, found, said = check(*words, options=[again, "--exercises=step,again"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"kept"}), said
+    assert found["properties"]["kept"]["seen"] == "the first command overwrote step-15.pt"
+
+
 def left_processes(marker: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
@@ -232,3 +242,15 @@ def test_a_script_with_random_rows_names_them_in_one_line(line: str, status: str
     assert code == 0, said
     assert found["properties"]["rows"]["status"] == status
     assert status == "holds" or "call assay.observe(rows=...)" in found["properties"]["rows"]["seen"]
+
+
+def test_a_check_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
+    words = script_file(tmp_path, f"open({str(tmp_path / 'started')!r}, 'w').close(); import time; time.sleep(600)")
+    command = [sys.executable, "-m", "assay", "check", "resume", "--", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as checking:
+        while not (tmp_path / "started").exists():
+            assert checking.poll() is None
+        checking.terminate()
+        checking.communicate()
+    assert checking.returncode == 128 + 15
+    assert left_processes(words[1]) == []

@@ -64,6 +64,8 @@ class ScriptAttempt(NamedTuple):
     training: ObservedTraining
     exit_code: int | None
     """Negative: the signal that ended it; None: it was killed after its time or its grace."""
+    is_observed: bool
+    """Python imported torch with the hooks."""
     is_stopped: bool
     """It reached its stop."""
     is_torn: bool
@@ -91,7 +93,7 @@ def run_attempt(
     """Run the command to its end or to its stop. `folder`: new, for the observations."""
     folder.mkdir(parents=True)
     words = command.line(workers, checkpoint)
-    settings = {"folder": str(folder), "out": str(command.out), "stop": stop and stop._asdict()}
+    settings = {"folder": str(folder), "out": str(command.out), "stop": stop and stop._asdict(), "checker": os.getpid()}
     started_s = time.time()
     with (folder / "output").open("wb") as output:
         try:
@@ -117,6 +119,7 @@ def run_attempt(
     return ScriptAttempt(
         training=training,
         exit_code=exit_code,
+        is_observed=any(line["kind"] == "watching" for line in lines),
         is_stopped=bool(stops),
         is_torn=any(line.get("is_on_disk", False) for line in stops),
         outside=next((line["path"] for line in lines if line["kind"] == "outside"), ""),

@@ -212,6 +212,8 @@ class ResumeCheckRun:
         if is_damage and whole:
             results["kept"] = holds(f"{number_of(len(whole), 'whole checkpoint')} left")
         if last.exit_code != 0 or last.training.before is None:
+            if last.exit_code == 0 and not last.is_observed:
+                raise AssayError(f"The resume was not observed, unlike the first run: it {last.problem}.")
             if last.exit_code == 0:
                 return results | {"exit_code": fails(f"trained nothing more, and exited with 0; {state}")}
             if name == "damaged":

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,8 @@ def resume(
     sizes = _sizes(workers)
     again = tuple(shlex.split(resume_command)) if resume_command else command
     _check_placeholders(command, again, sizes, out_variable)
+    # The processes of the script end with the check.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with _scratch_folder(scratch) as folder:
         out = folder / "out"
         variables = {out_variable: str(out)} if out_variable else {}

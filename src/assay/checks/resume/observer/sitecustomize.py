@@ -39,6 +39,7 @@ class Observer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._folder, self._out = Path(settings["folder"]), Path(settings["out"]).resolve()
         self._stop: dict[str, Any] = settings["stop"] or {}
+        self._checker: int = settings["checker"]
         self._torch: Any = None
         self._pid = self._descriptor = -1
         self._calls = threading.local()
@@ -73,6 +74,7 @@ class Observer:
         optimizer.register_optimizer_step_post_hook(self._after_step)
         torch.save = torch.serialization.save = self._saver(torch.save)
         atexit.register(self._end_save)
+        self._write("watching")
 
     def watch_safetensors(self, module: Any) -> None:
         """Observe the files that safetensors writes."""
@@ -235,6 +237,8 @@ class Observer:
             return
         self._write("stop", **facts)
         while not (self._folder / CONTINUE).exists():
+            if not Path(f"/proc/{self._checker}").exists():
+                os._exit(1)  # nobody is left to send the signal
             time.sleep(0.005)
 
     def _rank(self) -> int:
