@@ -94,6 +94,8 @@ class Judge:
                     return FaultVerdict(loop, faults, "stuck", str(error))
                 if found["error"] is not None:
                     return FaultVerdict(loop, faults, "error", found["error"])
+                if found["wrong"]:
+                    return FaultVerdict(loop, faults, "wrong", found["wrong"])
                 if proxy.missed:
                     return FaultVerdict(loop, faults, "not tried", f"the loop sends no {proxy.missed[0].path}")
                 difference = self._difference(loop, undisturbed, found)
@@ -144,7 +146,7 @@ class Judge:
         """Return what the client sees without faults. Raises `ConfigError` if this fails or cannot be repeated."""
         if (loop, "") not in self._known:
             first, second = play(loop), play(loop)
-            if (error := first["error"] or second["error"]) is not None:
+            if error := first["error"] or first["wrong"] or second["error"] or second["wrong"]:
                 raise ConfigError(f"the loop {loop} fails without any fault: {error}")
             noise = distance(first["seen"], second["seen"])
             if math.isinf(noise):

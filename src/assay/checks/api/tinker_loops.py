@@ -144,7 +144,9 @@ def run(loop: str, url: str, base: str, key: str, change: str, **_: Any) -> dict
         running = Loop(service, base, change)
         getattr(running, loop)()
         service.close("success").result()
-        return {"seen": running.seen, "error": None}
+        return {"seen": running.seen, "error": None, "wrong": ""}
+    except MixedUpError as error:
+        return {"seen": {}, "error": None, "wrong": str(error)}
     except Exception as error:
         return {"seen": {} if running is None else running.seen, "error": f"{type(error).__name__}: {error}"}
 
