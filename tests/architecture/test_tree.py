@@ -55,6 +55,7 @@ def test_imports_point_down_only() -> None:
 
 
 READS_ENVIRONMENT = {
+    "api/commands.py": "colours that Jupyter's kernel asks for",
     "base/json_log.py": "the format of log lines, for this process and those that it starts",
     "store/home.py": "where runs and the ledger lie, for those below",
     "store/objects.py": "the S3 client's own variables",

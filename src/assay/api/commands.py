@@ -1,6 +1,7 @@
 """Commands of assay in processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,10 +14,12 @@ from assay.base.errors import AssayError
 def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
     """Run a command of assay and return its output; its progress stays on stderr, and its error is raised."""
     command = [sys.executable, "-m", "assay", *arguments, *(["--json"] if is_json else [])]
+    # Jupyter's kernel asks for colours, as of a terminal; a bar of progress would then be a new line at each change.
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     # A file: a pipe that is read only once the progress has ended would fill up, and stop the command.
     with (
         tempfile.TemporaryFile("w+") as printed,
-        subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True, env=environment) as process,
     ):
         assert process.stderr is not None
         last = ""

@@ -30,7 +30,7 @@ class Dataset:
 
     @classmethod
     def index(cls, source: str | Path, out: str | Path, **options: Any) -> "Dataset":
-        """Index tokenized Parquet files where they are; the manifest goes to the folder `out`.
+        """Index the tokenized Parquet files of `source` where they are; the manifest goes to the folder `out`.
 
         `options`: those of `assay data index` with underscores, such as `no_label=True` or `jobs=4`.
         """
@@ -39,7 +39,7 @@ class Dataset:
 
     @classmethod
     def build(cls, *sources: str | Path, out: str | Path, **options: Any) -> "Dataset":
-        """Tokenize rows into Parquet shards in the folder `out`, and index them.
+        """Tokenize the rows of `sources` into Parquet shards in the folder `out`, and index them.
 
         `options`: those of `assay data build` with underscores, such as `format="chat"` or `tokenizer="new:8000"`; a
         list for an option that may be repeated.
@@ -73,4 +73,6 @@ class Dataset:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        from rich.text import Text
+
+        return f"<pre>{escape(Text.from_ansi(str(self)).plain)}</pre>"
