@@ -83,6 +83,7 @@ class Nursery:
         for name in ("peft", "pandas"):  # pyarrow imports pandas with its first array
             import_module(name)
 
+        self._lock = Lock()
         self._connection, child_end = socket.socketpair()
         self._pid = os.fork()
         if not self._pid:
@@ -91,8 +92,9 @@ class Nursery:
         child_end.close()
 
     def start(self, arguments: tuple[str, ...], home: Path, log: Path, clock: Path) -> int:
-        self._connection.sendall(pickle.dumps((arguments, home, log, clock)))
-        return int(self._connection.recv(16))
+        with self._lock:
+            self._connection.sendall(pickle.dumps((arguments, home, log, clock)))
+            return int(self._connection.recv(16))
 
     def ranks(self, worker: int) -> list[int]:
         return _children(worker)

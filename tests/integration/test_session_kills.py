@@ -62,6 +62,7 @@ def judge_loops(
         assert audit.verdict == "pass", audit.problems
 
 
+@pytest.mark.timeout(900)
 def test_a_client_cannot_tell_that_server_worker_and_rank_were_killed(session_service) -> None:
     judge_loops(session_service, FIVE_KILLS)
     assert session_service.num_kills == 7 and len({*session_service.started_sizes}) == 4
