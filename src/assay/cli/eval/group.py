@@ -177,7 +177,9 @@ def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | No
 
     set_python_graders(python_graders)
     home = current_home()
-    found = load_run(home, run_id)
+    run_id = home.meant_run(run_id)
+    is_recorded = home.has_run(run_id) and home.run(run_id).is_recorded()
+    found = home.run(run_id) if is_recorded and suite is not None else load_run(home, run_id)
     queue = evaluation_queue.queue_of(found, suite=None if suite is None else str(suite.resolve()))
     with writer_of(home, found) as writer:
         evaluation_queue.work(queue, writer, clock=SystemClock(), follow=follow, on_chunk=show_progress)

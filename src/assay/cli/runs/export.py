@@ -65,9 +65,10 @@ def export(
             raise ConfigError("--tokenizer is for runs; a session's base model names its tokenizer.")
         if step is None and "@" in run_id:
             step = click.INT(run_id.partition("@")[2])
-        from assay.workers.sessions.export import export_session
+        from assay.workers.sessions.export import export_session, record_export
 
         exported = export_session(current_sessions(), name, step=step, to=out, adapters=adapters, is_forced=is_forced())
+        record_export(current_home(), exported)
         _print_export(exported, as_json)
         return
     home = current_home()

@@ -1,27 +1,36 @@
 """Exports a session's model, at any of its steps or saved weights, to a folder that PEFT or transformers loads."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.digest import canonical_json, sha256_of_bytes
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, StoreError
 from assay.base.units import number_of
 from assay.data.dataset.formats.template import TEMPLATE_FILE
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE, end_tokens, load_tokenizer, tokenizer_file
 from assay.models.exporting import Adapters, ExportOptions, keep_tokenization
+from assay.records.commit import Commit
+from assay.records.cursor import Cursor
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.session import SessionModel
 from assay.serving.sessions.request_log import TargetId
 from assay.serving.sessions.sessions import SessionRepository, read_checkpoint_path
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog, checkpoint_folder
+from assay.store.home import Home
+from assay.store.ledger.writer import marking
+from assay.store.objects import open_store
 from assay.training.sessions.exporting import export_weights
 from assay.workers.sessions.base import base_of_model
 from assay.workers.sessions.model_copy import copied_model, named_model
 from assay.workers.sessions.replay import steps_of
-from assay.workers.sessions.weights import ModelStates
+from assay.workers.sessions.weights import saved_weights
 from assay.workflows.export.export import Exported, file_digests, new_export, without_paths
+from assay.workflows.rebuild import fold_in
 
 _TEXTS = ("A request is a record.", "  3 + 4 = 7\n", "été, 東京")
 """Texts that the exported tokenizer must encode as the session's."""
@@ -66,6 +75,36 @@ def export_session(
     return Exported(to, record)
 
 
+def record_export(home: Home, exported: Exported) -> None:
+    """Record an exported model as a checkpoint of the session's run, so that suites evaluate it: `assay eval work`."""
+    record, folder = exported.record, str(exported.folder.resolve())
+    session_id, _, number = record.run_id.partition(":train:")
+    if record.base_sha256 is not None or number != "0" or not home.has_run(session_id):
+        return  # adapters alone, or one of several models, are no weights of the run
+    run = home.run(session_id)
+    attempt = saved_attempts(Path(run.run_dir))[-1]
+    log = CommitLog(open_store(run.store_url), attempt=attempt.attempt)
+    if any((known.adopted_from, known.weights_digest) == (folder, record.weights_digest) for known in log.commits()):
+        return
+    log.append(
+        Commit(
+            attempt=attempt.attempt,
+            world_size=attempt.world_size,
+            step=record.step,
+            cursor=Cursor(),
+            committed_s=record.exported_s,
+            folder=checkpoint_folder(record.step, attempt.attempt),
+            files=record.files,
+            weights_digest=record.weights_digest,
+            receipts_from_step=0,
+            rows_trained=0,
+            adopted_from=folder,
+        )
+    )
+    with suppress(StoreError), marking(home, session_id), home.open_ledger() as ledger:
+        fold_in(home, session_id, ledger)
+
+
 def _at_step(sessions: SessionRepository, target: TargetId, step: int | None) -> _Weights:
     """Return the weights after a step, executed again from the newest state before."""
     steps = steps_of(sessions.requests(target), most=step or None)
@@ -79,15 +118,9 @@ def _at_step(sessions: SessionRepository, target: TargetId, step: int | None) ->
 
 def _saved(sessions: SessionRepository, name: str) -> _Weights:
     """Return saved weights."""
-    path = read_checkpoint_path(name)
-    assert path is not None
-    session, states = sessions.state(path.model.session_id), ModelStates(sessions.store, path.model)
-    saved = None if session is None else session.checkpoint(path)
-    state = None if saved is None else states.get(path.checkpoint_type, saved.seq_id)
-    if saved is None or state is None:
+    if (saved := saved_weights(sessions, name)) is None:
         raise ConfigError(f"There are no saved weights at {name}.")
-    steps = steps_of(sessions.requests(path.model))
-    return _Weights(sum(step.update < saved.seq_id for step in steps), state.data)
+    return _Weights(saved.state.num_steps, saved.state.data)
 
 
 def _write(model: SessionModel, target: TargetId, weights: _Weights, folder: Path, adapters: Adapters) -> ExportedModel:

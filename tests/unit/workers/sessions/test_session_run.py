@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from assay.base.errors import ConfigError
 from assay.distributed.ranks import Ranks
@@ -25,6 +26,13 @@ from in_process import AssayAt
 from session_requests import SESSION, RequestedSession
 
 TERM_S = 20.0
+BENCHMARK = {
+    "type": "generation", "name": "answers", "items": "items.jsonl", "sampling": {"max_tokens": 4},
+    "grader": {
+        "type": "string_check", "name": "exact", "operation": "eq", "input": "{{sample.output_text}}",
+        "reference": "{{item.answer}}",
+    },
+}  # fmt: skip
 
 
 class SecondsLong(OwnModels):
@@ -165,3 +173,20 @@ def test_what_needs_a_recipe_or_deletes_a_session_is_refused_with_a_reason(home:
         home.run(SESSION).check_trained_here()
     with home.open_ledger() as ledger, pytest.raises(ConfigError, match="--keep-days"):
         plan_deletion(home, ledger, SESSION)
+
+
+def test_an_exported_step_is_a_checkpoint_that_a_suite_evaluates(home: Home, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"name": "tiny", "benchmarks": [BENCHMARK]}))
+    (tmp_path / "items.jsonl").write_text('{"prompt": "a model", "answer": "answers"}\n')
+    assay = AssayAt(home.folder)
+    for _ in range(2):  # a second export to the same folder changes nothing
+        exported = assay.json("runs", "export", f"{SESSION}@5", "--out", tmp_path / "model", "--force")
+    [commit] = assay.json("runs", "show", SESSION)["commits"]
+    assert (commit["step"], commit["adopted_from"]) == (5, str(tmp_path / "model"))
+    assert commit["weights_digest"] == exported["weights_digest"]
+    assay("eval", "work", SESSION, "--suite", suite)
+    with home.open_ledger() as ledger:
+        [result] = ledger.benchmark_results(SESSION)
+    assert (result.step, result.candidate, result.benchmark) == (5, "tiny", "answers")
+    assert line_of(home).evaluation_hours > 0
