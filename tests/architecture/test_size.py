@@ -34,7 +34,7 @@ LINES = {
     "throughput": 1_400,
     "trackers": 1_750,
     "training": 11_100,
-    "triage": 8_100,
+    "triage": 8_000,
     "workers": 5_250,
     "workflows": 9_650,
 }

@@ -206,28 +206,23 @@ def segment_of(bounds: list[int]) -> Groups:
 
 
 def level_changes(values: Values, bounds: list[int], noise: LevelNoise, groups: Groups) -> list[LevelChange]:
-    """Return the changes at the inner bounds: of all measurements, or of the group that changes most, if groups change
-    unlike each other."""
-    weights, found = noise.weights(), []
+    """Return the changes at the inner bounds: the mean one of all groups, or that of the group that changes most, if
+    groups change unlike each other."""
+    weights, kinds, found = noise.weights(), int(groups.max()) + 1, []
     for begins, first, ends in zip(bounds[:-2], bounds[1:-1], bounds[2:], strict=True):
-        sides = [slice(begins, first), slice(first, ends)]
-        totals = np.stack(
-            [
-                [np.bincount(groups[side], of[side], groups.max() + 1) for of in (weights, weights * values)]
-                for side in sides
-            ]
-        )
-        present = np.flatnonzero((totals[:, 0] > 0.0).all(axis=0))
-        (weight, before), (later_weight, after) = totals[..., present]
-        differences, information = after / later_weight - before / weight, 1.0 / (1.0 / weight + 1.0 / later_weight)
-        shared = float(np.average(differences, weights=information)) if len(present) else 0.0
+        sides = slice(begins, first), slice(first, ends)
+        sums = np.stack([[np.bincount(groups[s], of[s], kinds) for of in (weights, weights * values)] for s in sides])
+        present = np.flatnonzero((sums[:, 0] > 0.0).all(axis=0))
+        (weight, total), (later_weight, later_total) = sums[..., present]
+        differences = later_total / later_weight - total / weight
+        information = 1.0 / (1.0 / weight + 1.0 / later_weight)
+        if not len(present):
+            found.append(LevelChange(begins, first, ends, 0.0, 0.0))
+            continue
+        shared, error, group = float(np.average(differences, weights=information)), information.sum() ** -0.5, None
         misfit = float(information @ (differences - shared) ** 2)
         if len(present) > 1 and chdtrc(len(present) - 1, misfit) < UNLIKE_P:
             most = int(np.argmax(information * differences**2))
-            error = 1.0 / math.sqrt(information[most])
-            found.append(LevelChange(begins, first, ends, float(differences[most]), error, int(present[most])))
-            continue
-        means = [float(np.average(values[side], weights=weights[side])) for side in sides]
-        error = math.sqrt(sum(1.0 / float(weights[side].sum()) for side in sides))
-        found.append(LevelChange(begins, first, ends, means[1] - means[0], error))
+            shared, error, group = float(differences[most]), information[most] ** -0.5, int(present[most])
+        found.append(LevelChange(begins, first, ends, shared, float(error), group))
     return found
