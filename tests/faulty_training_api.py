@@ -176,8 +176,14 @@ def applies_chunks_as_they_arrive(server: Server) -> None:
     """Each chunk is an update of its own, as it arrives, and waits for none before it."""
     worker, arrived, executed = server.worker, list[tuple[Any, int]](), set[tuple[str, int]]()
 
+    known = set[str]()
+
     def execute(model: Any) -> None:
         log = server.app.sessions.requests(model)
+        if str(model) not in known:  # by an earlier life of the server
+            known.add(str(model))
+            requests = [request for seq_id in log.seq_ids() if (request := log.request(seq_id)) is not None]
+            arrived[:0] = [(model, request.seq_id) for request in sorted(requests, key=lambda one: one.at_s)]
         for target, seq_id in [*arrived]:
             if target == model and (str(target), seq_id) not in executed:
                 executed.add((str(target), seq_id))

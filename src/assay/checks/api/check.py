@@ -6,7 +6,7 @@ from functools import partial
 from assay.base.errors import ConfigError
 from assay.checks.api.judge import REQUESTS, FaultVerdict, Judge, fault_of
 from assay.checks.api.proxy import MESSAGES
-from assay.checks.api.server import JOBS, Target, run_command
+from assay.checks.api.server import JOBS, CheckedServer, run_command
 from assay.records.api_check import ApiCheck, ApiFault
 
 MOMENTS = ("during", "after")
@@ -18,7 +18,7 @@ ESSENTIAL = ("files", "jobs")
 
 
 def check_api(
-    target: Target,
+    target: CheckedServer,
     *,
     base: str,
     key: str,

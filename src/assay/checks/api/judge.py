@@ -136,7 +136,8 @@ class Judge:
         with proxy_before(self._url, callbacks) as (proxy, address), closing(LoopClient(module)) as client:
 
             def play(loop: str, *faults: RequestFault, change: str = "") -> dict[str, Any]:
-                proxy.begin(faults, is_parallel=self._is_parallel or any(fault.kind == "delayed" for fault in faults))
+                is_reordered = any((fault.kind, fault.path) == ("delayed", "forward_backward") for fault in faults)
+                proxy.begin(faults, is_parallel=self._is_parallel or is_reordered)
                 line = {"loop": loop, "url": address, "base": self._base, "key": key, "change": change}
                 return client.run({**line, "timeout_s": self._timeout_s}, lambda: proxy.failure)
 

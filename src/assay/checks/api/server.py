@@ -29,7 +29,7 @@ ROUTES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 SDKS = {"Tinker": "tinker", "OpenAI": "openai"}
 
 
-class Target(NamedTuple):
+class CheckedServer(NamedTuple):
     """A server, and what is tried on it."""
 
     url: str
@@ -38,11 +38,11 @@ class Target(NamedTuple):
     """What is left out, and why."""
 
 
-def find_target(url: str, key: str, chosen: Collection[str]) -> Target:
+def find_target(url: str, key: str, chosen: Collection[str]) -> CheckedServer:
     """Return the server with the loops that its APIs allow, of those chosen, or all if none is. Raises `ConfigError` if
     it does not respond, refuses the key or offers no API, or if an SDK is missing."""
     url = url.rstrip("/").removesuffix("/api/v1").removesuffix("/v1")
-    target, refused = Target(url, [], []), list[str]()
+    target, refused = CheckedServer(url, [], []), list[str]()
     for api, (method, path, loops) in ROUTES.items():
         status = _status(method, url + path, key)
         if status in (401, 403):
