@@ -88,17 +88,20 @@ READS_ENVIRONMENT = {
     "workflows/run.py": "the compiler of torch.compile",
     "checks/resume/attempt.py": "what a process is started with",
     "checks/resume/observer/sitecustomize.py": "what to observe, and the rank that torchrun tells of",
+    "integrations/recorded_run.py": "the name that a campaign gives a run, and how many ranks of torchrun are here",
+    "integrations/recording.py": "the rank that torchrun tells of",
     "trackers/sink.py": "what MLflow needs to take a folder",
     "torch.py": "the rank that torchrun tells of",
 }
 """Module -> what of the environment is its business."""
 STARTS_A_PROCESS = {
     "elastic/rank_setup.py",
+    "integrations/recording.py",
     "training/checkpoint/named_commit.py",
     "scoring/python_graders.py",
 }
-"""Beside the commands, who may ask the environment for the home: a rank; a recipe that names another run; who
-starts a grader's process, for the home's word on it."""
+"""Beside the commands, who may ask the environment for the home: a rank; a training script that is recorded; a recipe
+that names another run; who starts a grader's process, for the home's word on it."""
 
 
 def test_the_environment_is_read_in_few_places() -> None:

@@ -51,7 +51,7 @@ class RecordRequest(NamedTuple):
     tool: str
     config: Mapping[str, Any]
     devices: int
-    """Of all processes."""
+    """Number of devices of all processes."""
     num_steps: int | None
     rank: int
     unknown: tuple[str, ...]
@@ -184,12 +184,12 @@ def _script() -> str:
 def _held_from_s() -> float:
     """Return since when the attempt holds its devices: the start of a script, or now in a notebook or the next fit."""
     now_s = SystemClock().now_s()
-    global _has_begun
-    is_first, _has_begun = not _has_begun, True
+    global _is_later
+    is_first, _is_later = not _is_later, True
     return process_began_s() or now_s if is_first and hasattr(sys.modules.get("__main__"), "__file__") else now_s
 
 
-_has_begun = False
+_is_later = False
 
 
 def _processor() -> Processor:

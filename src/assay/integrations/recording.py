@@ -34,7 +34,7 @@ from assay.records.commit import RunFinished
 from assay.records.failure import Failure
 from assay.records.phase import Phase
 from assay.records.run import Attempt
-from assay.store.attempts import rank_failure_path, save_attempt
+from assay.store.attempts import failure_of_ranks, rank_failure_path, save_attempt
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.store.launches import end_launch_here
@@ -230,6 +230,8 @@ class RunRecorder:
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(failure.to_json())
             return
+        if failure is not None and failure.failure_kind == "peer_lost":
+            failure = failure_of_ranks(opened.run, opened.attempt) or failure
         ended = opened.attempt.model_copy(
             update={
                 "ended_s": SystemClock().now_s(),

@@ -73,7 +73,14 @@ def close_abandoned_attempts(
             # The tool's checkpoints may be unknown here: the next attempt's first step shows what was kept.
             steps = [step for segment in segments for step in segment.step_ends.steps.tolist()]
             last_steps = {attempt.attempt: max([attempt.start_step, *steps])}
-            failure = _process_failure(run, attempt)
+            failure = failure_of_ranks(run, attempt) or Failure(
+                failure_kind="exited",
+                run_id=run.run_id,
+                attempt=attempt.attempt,
+                rank=0,
+                signature="process gone",
+                text="ended without a word (killed, out of memory or a lost node); held until its last sign of life",
+            )
         else:
             failure = Failure(
                 failure_kind="supervisor_gone",
@@ -99,16 +106,8 @@ def rank_failure_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "errors" / f"attempt-{attempt:04d}-rank-{rank:05d}.json"
 
 
-def _process_failure(run: Run, attempt: Attempt) -> Failure:
-    """Return the failure that a rank of a recorded run left, else that its process died without a word."""
+def failure_of_ranks(run: Run, attempt: Attempt) -> Failure | None:
+    """Return the cause of failure that a rank of a recorded run left; None if there is none."""
     paths = (rank_failure_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size))
     left = readable_records(Failure, (path for path in paths if path.is_file()))[0]
-    unexplained = Failure(
-        failure_kind="exited",
-        run_id=run.run_id,
-        attempt=attempt.attempt,
-        rank=0,
-        signature="process gone",
-        text="ended without a word (killed, out of memory or a lost node); held until its last sign of life",
-    )
-    return next((failure for failure in left if failure.failure_kind != "peer_lost"), unexplained)
+    return next((failure for failure in left if failure.failure_kind != "peer_lost"), None)

@@ -278,3 +278,18 @@ def test_other_ranks_join_the_attempt_of_rank_0_and_leave_their_failure(
     assert (killed.world_size, killed.outcome) == (2, "failed")
     assert killed.failure is not None and (killed.failure.rank, killed.failure.text) == (1, "ValueError: bad row")
     assert set(seen.metrics) == {"loss", "rows", "step_s"}
+
+
+def test_rank_0_names_the_rank_that_failed_and_not_its_lost_peer(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    first = record("digits/first")
+
+    def other_rank() -> None:
+        monkeypatch.setenv("RANK", "1")
+        record("digits/first").end(ValueError("bad row"))
+
+    assert in_fork(other_rank) == 0
+    first.end(RuntimeError("[/gloo/transport] Connection closed by peer"))
+    (attempt,) = view(home).attempts
+    assert attempt.failure is not None
+    assert (attempt.failure.rank, attempt.failure.text) == (1, "ValueError: bad row")
