@@ -3,10 +3,12 @@
 import task
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 args = task.arguments()
-accelerator = Accelerator(gradient_accumulation_steps=task.ACCUMULATION, cpu=True)
+seeded = DataLoaderConfiguration(use_seedable_sampler=True)
+accelerator = Accelerator(gradient_accumulation_steps=task.ACCUMULATION, cpu=True, dataloader_config=seeded)
 network = task.model()
 optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
 loader = DataLoader(task.rows(), task.MICRO_BATCH, shuffle=True, collate_fn=task.collate)
