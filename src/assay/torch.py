@@ -106,7 +106,7 @@ _COLLATORS: Mapping[str, tuple[Callable[[MicroBatch], Batch], tuple[str, ...]]] 
 
 
 def _trained(rows: MicroBatch) -> Bool[np.ndarray, "row token"]:
-    return trained_tokens(rows, "spans" if SPANS in rows.ragged else "all")
+    return trained_tokens(rows, in_spans=SPANS in rows.ragged)
 
 
 class RowLoader(IterableDataset[Batch]):

@@ -1,7 +1,5 @@
 """Dataset rows as tensors, with a mask of the trained tokens."""
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,14 +11,14 @@ from assay.data.loader.line import scored_arrays
 from assay.training.methods.sft.config import SftConfig
 
 
-def trained_tokens(batch: MicroBatch, train_on: Literal["all", "spans"]) -> Bool[np.ndarray, "line token"]:
-    """Return which tokens are trained: never a row's first, never padding."""
+def trained_tokens(batch: MicroBatch, *, in_spans: bool) -> Bool[np.ndarray, "line token"]:
+    """Return which tokens are trained: all or those in spans; never a row's first, never padding."""
     if batch.packing is None:
         shown = batch.tokens.mask()
         shown[:, :1] = False
     else:
         shown = batch.packing.position_ids > 0
-    if train_on == "spans":
+    if in_spans:
         shown &= _inside_spans(batch)
     return shown
 
@@ -43,7 +41,7 @@ def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> d
     A line has the arrays of `scored_arrays`, and `num_trained` [1]. For packed rows also `position_ids` [line, token]
     and `row_of` [line, token - 1], the row of the next token.
     """
-    trained = trained_tokens(batch, config.train_on)
+    trained = trained_tokens(batch, in_spans=config.train_on == "spans")
     if batch.line is not None:
         tensors = scored_arrays(batch.tokens.values, batch.tokens.lengths, trained[:, 1:], batch.line)
         tensors["num_trained"] = trained.sum(keepdims=True)[0]

@@ -41,7 +41,7 @@ class SftMethod:
         return {}
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        return int(trained_tokens(micro_batch, self.config.train_on).sum())
+        return int(trained_tokens(micro_batch, in_spans=self.config.train_on == "spans").sum())
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Tensors:
         return sft_tensors(micro_batch, self.config, device)

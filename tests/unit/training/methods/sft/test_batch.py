@@ -85,7 +85,7 @@ def test_the_trained_tokens_are_those_of_the_definition_however_rows_lie(
     rows, spans = drawn
     target = expected(rows, spans, train_on)
     for batch in (padded(rows, spans), packed(rows, spans, per_line)):
-        trained = trained_tokens(batch, train_on)
+        trained = trained_tokens(batch, in_spans=train_on == "spans")
         assert batch.tokens.values[trained].tolist() == [token for row in target for token in row]
         tensors = sft_tensors(batch, config(train_on), CPU)
         assert tensors["num_trained"].tolist() == [len(row) for row in target]
