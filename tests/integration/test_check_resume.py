@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).parents[1] / "resume_scripts"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{workers}"]
 FAULTS = {
     "skips_the_tail": "rows",
-    "repeats_the_prefetch": "rows",
+    "trains_the_prefetch_twice": "rows",
     "restarts_the_epoch": "rows",
     "restores_no_optimizer": "optimizer",
     "restores_no_scheduler": "learning_rate",
@@ -28,13 +28,13 @@ FAULTS = {
 }
 SHOWN_BY = {"torn": "save", "kept": "save", "exit_code": "sigterm", "sigterm": "sigterm"}
 """Property -> the exercise that shows it; by default the kill between two saves."""
-QUICK = ("repeats_the_prefetch", "restores_no_scheduler", "overwrites_the_last_good_one")
+QUICK = ("trains_the_prefetch_twice", "restores_no_scheduler", "overwrites_the_last_good_one")
 GRACE_S = 40
 """On a busy machine, Python takes long to end."""
 
 
 def check(*words: str, options: list[str], tmp_path: Path) -> tuple[int, dict[str, Any], str]:
-    """Return the exit code, what was found, and what was said."""
+    """Return the exit code, what was found, and what was printed."""
     page = tmp_path / "page.html"
     command = [sys.executable, "-m", "assay", "check", "resume", "--json", f"--page={page}", *options, "--", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
@@ -54,8 +54,8 @@ def test_a_planted_fault_is_found_and_no_other(script: str, tmp_path: Path) -> N
     exercises = [f"--exercises={SHOWN_BY.get(name, 'step')}"] if script in QUICK else []
     grace = 10 if name == "sigterm" else GRACE_S
     words = [sys.executable, str(SCRIPTS / f"{script}.py"), "{out}"]
-    code, found, said = check(*words, options=[*exercises, f"--grace={grace}"], tmp_path=tmp_path)
-    assert (code, failing(found)) == (1, {name}), said
+    code, found, printed = check(*words, options=[*exercises, f"--grace={grace}"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {name}), printed
     assert name in (tmp_path / "page.html").read_text()
 
 
@@ -63,15 +63,15 @@ def test_a_planted_fault_is_found_and_no_other(script: str, tmp_path: Path) -> N
 @pytest.mark.timeout(1800)
 def test_another_order_at_another_world_size_is_found_and_nothing_else(tmp_path: Path) -> None:
     words = [*TORCHRUN, str(SCRIPTS / "changes_the_order.py"), "{out}"]
-    code, found, said = check(*words, options=["--workers=1,2", "--exercises=step,workers"], tmp_path=tmp_path)
-    assert (code, failing(found)) == (1, {"order"}), said
+    code, found, printed = check(*words, options=["--workers=1,2", "--exercises=step,workers"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"order"}), printed
     assert found["properties"]["order"]["exercise"] == "workers"
 
 
 def test_an_exact_script_holds_to_the_bit(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPTS / "exact.py"), "{out}"]
-    code, found, said = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
-    assert (code, failing(found)) == (0, set()), said
+    code, found, printed = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (0, set()), printed
     properties = found["properties"]
     assert properties["weights"] == {"status": "holds", "seen": "equal to the bit", "exercise": "step"}
     (exercise,) = found["exercises"]
@@ -91,8 +91,10 @@ RIGHT = {
 def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path: Path) -> None:
     sizes = ["--workers=1,2"] if script == "exact_ddp" else []
     for _ in range(times):
-        code, found, said = check(*RIGHT[script], options=[*sizes, f"--grace={GRACE_S}", "--force"], tmp_path=tmp_path)
-        assert (code, failing(found)) == (0, set()), (found, said)
+        code, found, printed = check(
+            *RIGHT[script], options=[*sizes, f"--grace={GRACE_S}", "--force"], tmp_path=tmp_path
+        )
+        assert (code, failing(found)) == (0, set()), (found, printed)
 
 
 @pytest.mark.slow
@@ -100,8 +102,8 @@ def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path:
 def test_the_first_command_given_again_overwrites_checkpoints(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPTS / "ignores_its_flag.py"), "{out}"]
     again = f"--resume-command={sys.executable} {SCRIPTS / 'exact.py'} {{out}}"
-    code, found, said = check(*words, options=[again, "--exercises=step,again"], tmp_path=tmp_path)
-    assert (code, failing(found)) == (1, {"kept"}), said
+    code, found, printed = check(*words, options=[again, "--exercises=step,again"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"kept"}), printed
     assert found["properties"]["kept"]["seen"] == "the first command overwrote step-15.pt"
 
 
@@ -150,16 +152,16 @@ UNUSABLE = {
 def test_a_script_that_cannot_be_checked_is_refused_with_what_to_do(name: str, tmp_path: Path) -> None:
     text, options, message = UNUSABLE[name]
     words = script_file(tmp_path, text)
-    code, found, said = check(*words, options=options, tmp_path=tmp_path)
+    code, found, printed = check(*words, options=options, tmp_path=tmp_path)
     assert (code, found) == (1, {})
-    assert message in said
+    assert message in printed
     assert left_processes(words[1]) == []
 
 
 def test_a_command_without_its_output_folder_is_refused_before_it_runs(tmp_path: Path) -> None:
     words = script_file(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')")
-    code, _, said = check(*words[:2], options=[], tmp_path=tmp_path)
-    assert code == 2 and "has no {out}" in said
+    code, _, printed = check(*words[:2], options=[], tmp_path=tmp_path)
+    assert code == 2 and "has no {out}" in printed
     assert not (tmp_path / "ran").exists()
 
 
@@ -173,8 +175,8 @@ def test_a_file_outside_of_the_output_folder_is_not_written(tmp_path: Path) -> N
     users = tmp_path / "precious.pt"
     users.write_text("the user's")
     words = script_file(tmp_path, TRAIN + f"torch.save(1, {str(users)!r})\n")
-    code, _, said = check(*words, options=[], tmp_path=tmp_path)
-    assert code == 2 and f"tried to write {users}" in said
+    code, _, printed = check(*words, options=[], tmp_path=tmp_path)
+    assert code == 2 and f"tried to write {users}" in printed
     assert users.read_text() == "the user's"
 
 
@@ -238,8 +240,8 @@ for step in range(start, 8):
 @pytest.mark.parametrize(("line", "status"), [("pass", "unseen"), ("assay.observe(rows=[2 * step])", "holds")])
 def test_a_script_with_random_rows_names_them_in_one_line(line: str, status: str, tmp_path: Path) -> None:
     words = script_file(tmp_path, NOISE.replace("OBSERVE", line))
-    code, found, said = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
-    assert code == 0, said
+    code, found, printed = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
+    assert code == 0, printed
     assert found["properties"]["rows"]["status"] == status
     assert status == "holds" or "call assay.observe(rows=...)" in found["properties"]["rows"]["seen"]
 

@@ -34,14 +34,16 @@ def steps(first: int, last: int) -> list[Step]:
     return [Step((f"{n}a", f"{n}b"), n, 1 / n) for n in range(first, last + 1)]
 
 
-def training(*made: Step, begin: int = 0, saves: tuple[SavedFiles, ...] = (), world_size: int = 1) -> ObservedTraining:
-    return ObservedTraining(state(begin), tuple(step.observed() for step in made), saves, world_size)
+def training(
+    *new_steps: Step, begin: int = 0, saves: tuple[SavedFiles, ...] = (), world_size: int = 1
+) -> ObservedTraining:
+    return ObservedTraining(state(begin), tuple(step.observed() for step in new_steps), saves, world_size)
 
 
 UNDISTURBED = training(*steps(1, STEPS))
 
 
-def judged(resumed: ObservedTraining, *, killed: ObservedTraining | None = None) -> dict[str, str]:
+def failing_of(resumed: ObservedTraining, *, killed: ObservedTraining | None = None) -> dict[str, str]:
     earlier = first_history(killed or training(*steps(1, 5)))
     start, distance = earlier.restored(resumed)
     results = compare_training(Baseline(UNDISTURBED, UNDISTURBED), earlier, resumed, start, distance)
@@ -50,7 +52,7 @@ def judged(resumed: ObservedTraining, *, killed: ObservedTraining | None = None)
 
 def test_an_exact_resume_holds_whichever_step_it_goes_on_from() -> None:
     for start in range(6):
-        assert judged(training(*steps(start + 1, STEPS), begin=start)) == {}
+        assert failing_of(training(*steps(start + 1, STEPS), begin=start)) == {}
 
 
 def test_the_step_of_a_resume_follows_from_its_weights() -> None:
@@ -89,20 +91,20 @@ def test_the_step_of_a_resume_follows_from_its_weights() -> None:
     ],
 )
 def test_a_difference_is_one_failure_and_no_other(resumed: ObservedTraining, status: dict[str, str]) -> None:
-    assert judged(resumed) == status
+    assert failing_of(resumed) == status
 
 
 def test_a_batch_that_was_saved_before_its_step_is_told_from_a_lost_one() -> None:
     saved = SavedFiles(3, (("step-4", 1, 1),), 1, ("4a", "4b"))
     killed = training(*steps(1, 5), saves=(saved,))
-    assert judged(training(*steps(5, 8), begin=3), killed=killed) == {"moment": "fails"}
+    assert failing_of(training(*steps(5, 8), begin=3), killed=killed) == {"moment": "fails"}
 
 
 def test_smaller_steps_of_another_world_size_keep_the_order_of_global_batches() -> None:
     halves = [replace(step, rows=(row,), number=step.number) for step in steps(4, 8) for row in step.rows]
-    assert "order" not in judged(training(*halves, begin=3, world_size=2))
+    assert "order" not in failing_of(training(*halves, begin=3, world_size=2))
     swapped = [halves[index] for index in (2, 3, 0, 1, *range(4, 10))]
-    assert judged(training(*swapped, begin=3, world_size=2))["order"] == "fails"
+    assert failing_of(training(*swapped, begin=3, world_size=2))["order"] == "fails"
 
 
 def test_what_differs_between_undisturbed_runs_is_not_required() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 from exact import Training, main
 
 
-class RepeatsThePrefetch(Training):
+class TrainsThePrefetchTwice(Training):
     def state(self) -> dict[str, Any]:
         return super().state() | {"index": max(0, self.index - 1)}
 
 
-main(RepeatsThePrefetch)
+main(TrainsThePrefetchTwice)
