@@ -130,8 +130,8 @@ def roll_back(run: Run, attempt: Attempt) -> None:
     """Record that an attempt repeats the steps after its first one: earlier attempts kept what lies before."""
     for earlier in saved_attempts(Path(run.run_dir)):
         if earlier.attempt < attempt.attempt and (earlier.end_step or 0) > attempt.start_step:
-            kept = max(earlier.start_step, attempt.start_step)
-            save_attempt(Path(run.run_dir), earlier.model_copy(update={"end_step": kept}))
+            end_step = max(earlier.start_step, attempt.start_step)
+            save_attempt(Path(run.run_dir), earlier.model_copy(update={"end_step": end_step}))
 
 
 def _existing_run(home: Home, run_id: str) -> Run | None:
