@@ -6,11 +6,13 @@ torchrun --nproc-per-node 2 examples/hosts/accelerate_loop.py --out DIR [--resum
 import task
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 
 from assay.torch import RowLoader
 
 args = task.arguments()
-accelerator = Accelerator(gradient_accumulation_steps=task.ACCUMULATION, cpu=True)
+seeded = DataLoaderConfiguration(use_seedable_sampler=True)
+accelerator = Accelerator(gradient_accumulation_steps=task.ACCUMULATION, cpu=True, dataloader_config=seeded)
 network = task.model()
 optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
 loader = RowLoader(task.dataset(args.data), global_batch_size=task.GLOBAL_BATCH, micro_batch_size=task.MICRO_BATCH)
