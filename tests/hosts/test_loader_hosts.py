@@ -38,6 +38,7 @@ class Numbers(torch.utils.data.IterableDataset):
         yield from range(51)
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
 def test_torchtitans_own_loader_refuses_another_number_of_ranks(requires: Callable[[str, bool, str], None]) -> None:
     requires("hosts", find_spec("torchtitan") is not None, "torchtitan is not installed (make test-hosts)")
     from torchtitan.components.dataloader import ParallelAwareDataloader
