@@ -21,7 +21,7 @@ class Attempts:
 
     def __init__(self, script: Path, folder: Path) -> None:
         self.script, self.folder = script, folder
-        self.learned: dict[int, list[int]] = {}
+        self.trained: dict[int, list[int]] = {}
         """Step -> its rows, as the last attempt that made the step learned them."""
         self.first_steps: list[int] = []
 
@@ -35,13 +35,13 @@ class Attempts:
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
         assert (done.returncode == 0) == (not killed_at), done.stderr[-4000:]
-        made: dict[int, list[int]] = {}
+        steps: dict[int, list[int]] = {}
         for line in done.stdout.splitlines():
             if line.startswith('{"step"'):
-                learned = json.loads(line)
-                made.setdefault(learned["step"], []).extend(learned["rows"])
-        self.first_steps.append(min(made, default=0))
-        self.learned = {step: rows for step, rows in self.learned.items() if step < self.first_steps[-1]} | made
+                trained = json.loads(line)
+                steps.setdefault(trained["step"], []).extend(trained["rows"])
+        self.first_steps.append(min(steps, default=0))
+        self.trained = {step: rows for step, rows in self.trained.items() if step < self.first_steps[-1]} | steps
 
     def faults(self) -> dict[int, Counter[int]]:
         """Epoch -> how often rows were learned that were not learned once."""
@@ -50,7 +50,7 @@ class Attempts:
         for epoch in range(EPOCHS):
             steps = range(epoch * per_epoch + 1, (epoch + 1) * per_epoch + 1)
             counts = Counter(dict.fromkeys(range(ROWS), 0))
-            counts.update(row for step in steps for row in self.learned.get(step, []))
+            counts.update(row for step in steps for row in self.trained.get(step, []))
             found[epoch] = Counter({row: count for row, count in counts.items() if count != 1})
         return {epoch: counts for epoch, counts in found.items() if counts}
 

@@ -81,8 +81,8 @@ def pairs(rows: MicroBatch) -> Batch:
     `input_ids`, `attention_mask` and `completion_mask` [2 x row, token]; of scored datasets also `ref_chosen_logps`
     and `ref_rejected_logps` [row].
     """
-    both = [rows.ragged[TOKENS], rows.ragged[REJECTED]]
-    sequences = _joined_ragged([(column, 0, len(column.lengths)) for column in both])
+    columns = [rows.ragged[TOKENS], rows.ragged[REJECTED]]
+    sequences = _joined_ragged([(column, 0, len(column.lengths)) for column in columns])
     mask = sequences.mask()
     prompts = np.tile(rows.columns[PROMPT_TOKENS].to_numpy(zero_copy_only=False), 2)
     completion = mask & (np.arange(mask.shape[1]) >= prompts[:, None])
@@ -273,14 +273,14 @@ class RowLoader(IterableDataset[Batch]):
         epoch_steps, per_step = self._epoch, self.micro_batches_per_step
         first = self.rank_and_world_size[0] * per_step
         epoch, done = divmod(self._step, epoch_steps.num_steps)
-        begun = epoch * epoch_steps.num_steps
+        first_step = epoch * epoch_steps.num_steps
         collate = self._collate or self._collator
         for step, rows in _micro_batches(self._rows, epoch_steps, epoch, done, range(first, first + per_step)):
             for number, micro_batch in enumerate(rows, 1):
                 batch = collate(micro_batch)
                 if self._has_row_ids:
                     batch["row_ids"] = torch.from_numpy(micro_batch.row_ids.astype(np.int64))
-                self._step = begun + step + (number == per_step)
+                self._step = first_step + step + (number == per_step)
                 yield batch
 
     @property

@@ -37,11 +37,11 @@ def dataset(folder: Path, **columns: list) -> Path:
 def test_texts_are_batched_as_trl_batches_them(is_packed: bool, tmp_path: Path) -> None:
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-    theirs = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=is_packed)
+    collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=is_packed)
     collate = packed if is_packed else padded
     folder = dataset(tmp_path, input_ids=TEXTS)
     for batch in RowLoader(folder, collate, global_batch_size=8, micro_batch_size=4, row_ids=True):
-        expected = theirs([{"input_ids": TEXTS[row]} for row in batch["row_ids"].tolist()])
+        expected = collator([{"input_ids": TEXTS[row]} for row in batch["row_ids"].tolist()])
         for name in ("input_ids", "position_ids" if is_packed else "attention_mask"):
             assert torch.equal(batch[name], expected[name]), name
         assert torch.equal(batch["labels"][:, 1:], expected["labels"][:, 1:]), "the first is never predicted"
@@ -58,9 +58,9 @@ def test_pairs_are_batched_as_trl_batches_them(tmp_path: Path) -> None:
         "ref_rejected_logps": [-row / 2 for row in range(23)],
     }
     reference = [{"ref_chosen_logps": -row / 4, "ref_rejected_logps": -row / 2} for row in range(23)]
-    theirs = DataCollatorForPreference(pad_token_id=0)
+    collator = DataCollatorForPreference(pad_token_id=0)
     for batch in RowLoader(dataset(tmp_path, **columns), global_batch_size=8, micro_batch_size=4, row_ids=True):
         rows = batch.pop("row_ids").tolist()
-        expected = theirs([{**PAIRS[row], **reference[row]} for row in rows])
+        expected = collator([{**PAIRS[row], **reference[row]} for row in rows])
         assert batch.keys() == expected.keys()
         assert all(torch.equal(batch[name], expected[name]) for name in batch)

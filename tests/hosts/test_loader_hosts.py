@@ -20,8 +20,8 @@ def test_each_row_is_learned_once_an_epoch_in_the_undisturbed_order(
     requires("hosts", find_spec(PACKAGES[name]) is not None, f"{PACKAGES[name]} is not installed (make test-hosts)")
     attempts = killed_and_resized(EXAMPLES / f"{name}.py", tmp_path)
     assert attempts.faults() == {}
-    learned = {step: sorted(rows) for step, rows in attempts.learned.items()}
-    assert learned == undisturbed_steps(tmp_path / "data")
+    trained = {step: sorted(rows) for step, rows in attempts.trained.items()}
+    assert trained == undisturbed_steps(tmp_path / "data")
 
 
 @pytest.mark.timeout(1800)

@@ -16,8 +16,8 @@ ELSEWHERE = ("sft_trainer", "lightning_fit")
 def test_each_row_is_learned_once_an_epoch_in_the_undisturbed_order(name: str, tmp_path: Path) -> None:
     attempts = killed_and_resized(EXAMPLES / f"{name}.py", tmp_path)
     assert attempts.faults() == {}
-    learned = {step: sorted(rows) for step, rows in attempts.learned.items()}
-    assert learned == undisturbed_steps(tmp_path / "data")
+    trained = {step: sorted(rows) for step, rows in attempts.trained.items()}
+    assert trained == undisturbed_steps(tmp_path / "data")
 
 
 @pytest.mark.slow

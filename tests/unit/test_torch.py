@@ -112,9 +112,9 @@ def test_a_state_goes_on_at_any_world_size(datasets: dict[int, Path], done: int,
 
 def test_a_step_that_was_not_handed_out_whole_begins_again(datasets: dict[int, Path]) -> None:
     loader = loader_of(datasets[53])
-    taken = [rows_of(batch) for _, batch in zip(range(6 + 4), loader, strict=False)]
+    batches = [rows_of(batch) for _, batch in zip(range(6 + 4), loader, strict=False)]
     assert loader.state_dict()["step"] == 1
-    assert steps_of([loader])[0][:8] == list(itertools.chain(*taken[6:]))
+    assert steps_of([loader])[0][:8] == list(itertools.chain(*batches[6:]))
 
 
 def test_set_epoch_keeps_the_place_inside_of_its_epoch(datasets: dict[int, Path]) -> None:

@@ -293,9 +293,9 @@ def test_device_time_of_a_killed_worker_is_charged_and_what_is_executed_again_is
         with session.home.open_ledger() as ledger:
             return [*found, times_of(session), [part.seconds for part in ledger.training_seconds(SESSION)]]
 
-    [(before, taken_over, after, seconds)] = on_ranks(1, served, tmp_path)
+    [(before, charged, after, seconds)] = on_ranks(1, served, tmp_path)
     assert before == []
-    assert taken_over == [(1, 8.0, 2.0)], "three that ended, and one that did not, on two devices"
+    assert charged == [(1, 8.0, 2.0)], "three that ended, and one that did not, on two devices"
     assert after == [(1, 8.0, 2.0), (2, 12.0, 9.0)], "three again, and one for the first time, on three devices"
     assert seconds == [{"compute": 6.0, "lost": 2.0}, {"compute": 3.0, "lost": 9.0}], "as the ledger has it"
 

@@ -155,10 +155,10 @@ def test_the_samplers_without_a_name_that_were_used_last_are_kept(tmp_path: Path
         execute(session, ranks)
         return [*session.results(first).values()], session.results(second)[1], [*session.states("captured")]
 
-    [(of_reference, of_unused, kept)] = on_ranks(1, sampled, tmp_path)
+    [(of_reference, of_unused, names)] = on_ranks(1, sampled, tmp_path)
     assert [len(parse_message("SampleResponse", result).sequences) for result in of_reference] == [1] * 7
     assert "other samplers were captured or sampled from since" in json.loads(of_unused)["error"]
-    assert [int(name.rpartition("/")[2]) for name in kept] == [
+    assert [int(name.rpartition("/")[2]) for name in names] == [
         1,
         *range(2 + KEEP["captured"], 1 + 2 * KEEP["captured"]),
     ]
