@@ -11,19 +11,24 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from assay.integrations.transformers import AssayCallback
+from harness import options_of
 
-MOST = 1.01
+GOAL = 1.01
 
 
 class Network(torch.nn.Module):
-    def __init__(self, hidden):
+    """Ten linear layers."""
+
+    def __init__(self, hidden: int) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(64, hidden),
@@ -31,25 +36,25 @@ class Network(torch.nn.Module):
             torch.nn.Linear(hidden, 1),
         )
 
-    def forward(self, x, labels=None):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         scores = self.layers(x).squeeze(-1)
         return {"loss": ((scores - labels) ** 2).mean(), "logits": scores}
 
 
-class StepSeconds(TrainerCallback):
+class StepSeconds(TrainerCallback):  # type: ignore[misc]
     """The seconds from the end of a step to that of the next one, without the first ones."""
 
-    def __init__(self):
-        self.ended_s = []
+    def __init__(self) -> None:
+        self.ended_s: list[float] = []
 
-    def on_step_end(self, args, state, control, **_):
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.ended_s.append(time.perf_counter())
 
-    def median(self):
+    def median(self) -> float:
         return float(np.median(np.diff(self.ended_s)[5:]))
 
 
-def step_s(arguments, out, *, is_recorded):
+def step_s(arguments: argparse.Namespace, out: Path, *, is_recorded: bool) -> float:
     """Train, and return the median seconds of a step."""
     torch.manual_seed(0)
     rows = [{"x": row, "labels": row.sum()} for row in torch.randn(32 * arguments.steps, 64)]
@@ -67,7 +72,7 @@ def step_s(arguments, out, *, is_recorded):
     return seconds.median()
 
 
-def interval(pairs):
+def interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     """Return the median ratio of pairs with its 95% interval."""
     ratios = np.array([recorded / plain for recorded, plain in pairs])
     draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
@@ -75,8 +80,9 @@ def interval(pairs):
     return float(np.median(ratios)), float(low), float(high)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Train in pairs, and print the ratio and its floor."""
+    parser = options_of(__doc__)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=1024)
@@ -93,7 +99,7 @@ def main():
     print(f"step without a record  {1000 * np.median([plain for _, plain in recorded]):.2f} ms")
     print(f"ratio with a record    {ratio:.4f}  [{low:.4f}, {high:.4f}]")
     print(f"floor (none to none)   {still:.4f}  [{still_low:.4f}, {still_high:.4f}]")
-    sys.exit(int(low > max(MOST, still_high)))
+    sys.exit(int(low > max(GOAL, still_high)))
 
 
 if __name__ == "__main__":
