@@ -215,7 +215,10 @@ class ResumeCheckRun:
             if last.exit_code == 0 and not last.is_observed:
                 raise AssayError(f"The resume was not observed, unlike the first run: it {last.problem}.")
             if last.exit_code == 0:
-                return results | {"exit_code": fails(f"trained nothing more, and exited with 0; {state}")}
+                # After damage an error was hidden; else rows were left out.
+                return results | {
+                    "exit_code" if is_damage else "rows": fails(f"trained nothing more, and exited with 0; {state}")
+                }
             if name == "damaged":
                 return results | {"torn": holds(f"refused by exit code {last.exit_code}; {state}")}
             return results | {blamed: fails(f"{state}, but the resume {last.problem}")}
