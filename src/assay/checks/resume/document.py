@@ -1,8 +1,7 @@
 """What a check of a resume found: one result a property, as a document and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of
@@ -22,6 +21,13 @@ from assay.reporting.document import (
     Verdict,
     name,
     number,
+)
+from assay.reporting.views.resume_check import (
+    ExercisedProperty,
+    PropertyView,
+    ResumeCheckView,
+    ResumeExerciseView,
+    UndisturbedView,
 )
 
 STATUS_CELLS: Mapping[Status, tuple[str, Tone | None]] = {
@@ -175,28 +181,25 @@ def _omissions(check: ResumeCheck, found: Sequence[PropertySummary]) -> list[Blo
     return [*([Listing(items)] if items else []), Paragraph(limits)]
 
 
-def check_json(check: ResumeCheck, required: Sequence[str]) -> str:
-    """Return the same facts as JSON; docs/check.md explains the keys."""
-    return json.dumps(
-        {
-            "passed": not failures(check, required),
-            "required": list(required),
-            "properties": {found.name: _result_tree(found.result, found.exercise) for found in summaries(check)},
-            "exercises": [_exercise_tree(exercise) for exercise in check.exercises],
-            "undisturbed": {
-                "steps": len(check.baseline.steps),
-                "seconds": round(check.baseline_s, 3),
-                "rows": " rows, ".join(check.baseline.row_facts()),
-            },
-            "notes": list(check.notes),
-        }
+def check_view(check: ResumeCheck, required: Sequence[str]) -> ResumeCheckView:
+    """Return the same facts as a view, for `--json`."""
+    return ResumeCheckView(
+        passed=not failures(check, required),
+        required=tuple(required),
+        properties={
+            found.name: PropertyView(status=found.result.status, seen=found.result.text, exercise=found.exercise)
+            for found in summaries(check)
+        },
+        exercises=tuple(_exercise_view(exercise) for exercise in check.exercises),
+        undisturbed=UndisturbedView(
+            steps=len(check.baseline.steps),
+            seconds=round(check.baseline_s, 3),
+            rows=" rows, ".join(check.baseline.row_facts()),
+        ),
+        notes=check.notes,
     )
 
 
-def _result_tree(result: PropertyResult, exercise: str) -> dict[str, str]:
-    return {"status": result.status, "seen": result.text, "exercise": exercise}
-
-
-def _exercise_tree(exercise: ExerciseResult) -> dict[str, Any]:
-    facts = exercise._asdict()
-    return facts | {"results": {name: result._asdict() for name, result in exercise.results.items()}}
+def _exercise_view(exercise: ExerciseResult) -> ResumeExerciseView:
+    results = {name: ExercisedProperty.of(result) for name, result in exercise.results.items()}
+    return ResumeExerciseView.of(exercise, results=results)

@@ -77,7 +77,7 @@ def resume(
     """
     from assay.checks.resume.attempt import ScriptCommand
     from assay.checks.resume.check import ResumeCheckRun
-    from assay.checks.resume.document import check_document, check_json, failures
+    from assay.checks.resume.document import check_document, check_view, failures
 
     sizes = _sizes(workers)
     again = tuple(shlex.split(resume_command)) if resume_command else command
@@ -105,7 +105,7 @@ def resume(
     if table is not None:
         write_file(table, markdown(document))
     if as_json:
-        click.echo(check_json(check, require))
+        click.echo(check_view(check, require).to_json())
     else:
         print_document(document)
     sys.exit(1 if failures(check, require) else 0)

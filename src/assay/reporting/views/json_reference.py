@@ -49,6 +49,7 @@ from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import CampaignLine, PowerView, ProxyView
 from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
+from assay.reporting.views.resume_check import ResumeCheckView
 from assay.reporting.views.runs.run import RunView
 from assay.reporting.views.runs.run_diff import RunDiffView
 from assay.reporting.views.runs.run_groups import RunGroup
@@ -137,6 +138,7 @@ PRINTED = (
     Printed("assay triage skew", "one object", Skew),
     Printed("assay triage hang", "one object", HungRanks),
     Printed("assay triage fixed", "one object", FixCheck),
+    Printed("assay check resume", "one object", ResumeCheckView),
     Printed("assay check api", "one object", ApiCheck),
     Printed("assay triage startup", "one object", Startup),
     Printed("assay plan solve", "one object", Plan),
