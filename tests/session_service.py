@@ -30,7 +30,7 @@ from typing import NoReturn, Protocol
 import jaxtyping
 
 from assay.base.clock import SystemClock
-from assay.reporting.views.session_audit import SessionAudit
+from assay.reporting.views.runs.session_audit import SessionAudit
 from assay.serving.sessions.request_log import Role, TargetId
 from assay.serving.sessions.sessions import SessionRepository
 from assay.store.objects import open_store

@@ -26,7 +26,7 @@ LINES = {
     "models": 3_100,
     "planning": 9_150,
     "records": 5_100,
-    "reporting": 16_500,
+    "reporting": 16_600,
     "scoring": 2_500,
     "serving": 12_950,
     "statistics": 6_450,

@@ -55,8 +55,8 @@ from assay.reporting.views.runs.run_diff import RunDiffView
 from assay.reporting.views.runs.run_groups import RunGroup
 from assay.reporting.views.runs.run_list import ImportLine, RunLine
 from assay.reporting.views.runs.samples import StepRollouts
+from assay.reporting.views.runs.session_audit import SessionAudit
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
-from assay.reporting.views.session_audit import SessionAudit
 
 HEAD = """# The keys of `--json`
 

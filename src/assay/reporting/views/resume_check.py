@@ -33,7 +33,7 @@ class ResumeExerciseView(View):
     what: str
     """What was done."""
     results: dict[str, ExercisedProperty]
-    """By property."""
+    """Name of the property -> result."""
     stopped_step: int | None
     """The last step before the disturbance."""
     resumed_step: int | None
@@ -43,14 +43,14 @@ class ResumeExerciseView(View):
     lost_device_s: float | None
     """The same, times the workers."""
     exit_codes: tuple[int | None, ...]
-    """Of each start; negative: a signal; null: ended after its time."""
+    """Exit code of each start; negative: a signal; null: ended after its time."""
 
 
 class UndisturbedView(View):
     """The script without a disturbance."""
 
     steps: int
-    """Of the optimizer."""
+    """Number of optimizer steps."""
     seconds: float
     """From start to end."""
     rows: str
@@ -65,7 +65,7 @@ class ResumeCheckView(View):
     required: tuple[str, ...]
     """The properties that decide the exit code."""
     properties: dict[str, PropertyView]
-    """By name (docs/check.md)."""
+    """Name -> result; docs/check.md explains the names."""
     exercises: tuple[ResumeExerciseView, ...]
     """In the order in which they were tried."""
     undisturbed: UndisturbedView

@@ -528,6 +528,7 @@ _REASONS = {
     ("spent", "fail"): "The campaign has cost less.",
     ("audit", "pass"): "Nothing was lost.",
     ("audit", "fail"): "Run {run_id}: audit {audit}.",
+    ("audit", "not observed"): "Run {run_id}, {audit}: another tool trained it. Declare drill: null to decide without.",
     ("drill", "pass"): "No kill lost any data.",
     ("drill", "fail"): "No exercise is on record.",
     ("drill", "problem"): "{exercise}: {problem}",

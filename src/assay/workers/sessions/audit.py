@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from assay.base.errors import AssayError, ConfigError
-from assay.reporting.views.session_audit import SessionAudit
+from assay.reporting.views.runs.session_audit import SessionAudit
 from assay.serving.api_error import ApiError
 from assay.serving.sessions.request_log import JSON, Request, RequestLog, Result, TargetId, data_folder
 from assay.serving.sessions.sessions import SessionRepository, SessionState

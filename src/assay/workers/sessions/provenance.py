@@ -16,7 +16,7 @@ import numpy as np
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.base.shapes import Bool, Int64
-from assay.reporting.views.session_audit import TokenSource
+from assay.reporting.views.runs.session_audit import TokenSource
 from assay.serving.sessions.request_log import Request, RequestId, Result, TargetId, read_request_id
 from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker.bodies import ForwardBackwardDatum, ProvenanceSpan, read_request

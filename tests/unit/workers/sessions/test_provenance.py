@@ -8,7 +8,7 @@ import pytest
 
 from assay.base.digest import canonical_json
 from assay.records.session import SessionCreated, SessionModel, SessionSampler
-from assay.reporting.views.session_audit import SessionAudit
+from assay.reporting.views.runs.session_audit import SessionAudit
 from assay.serving.sessions.request_log import JSON, PROTOBUF, Result, TargetId
 from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker import results
