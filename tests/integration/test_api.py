@@ -83,7 +83,9 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
 
 
 def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Path, recipe: Path) -> None:
-    first = assay.Recipe.new(tiny_dataset, epochs=1, name="first").changed("loader.lanes=4", "trainer.max_steps=8")
+    first = assay.Recipe.new(assay.Dataset(tiny_dataset), epochs=1, name="first").changed(
+        "loader.lanes=4", "trainer.max_steps=8"
+    )
     assert first.resolved()["trainer"]["max_steps"] == 8 and "max_steps" not in assay.Recipe.new(tiny_dataset).values
     first.save(recipe.parent / "known-good.yaml")
     tree = {

@@ -9,6 +9,8 @@ import pytest
 
 import assay
 from assay.api.commands import run_command
+from assay.api.report import Report
+from assay.reporting.document import Document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 
@@ -46,6 +48,35 @@ def test_a_home_without_runs_has_none_and_a_wrong_id_is_said(monkeypatch: pytest
         assay.run("first").view()
     with pytest.raises(assay.AssayError, match=r"needs a candidate: assay\.compare"):
         assay.compare("first")
+
+
+@pytest.mark.timeout(60)
+def test_an_error_is_raised_with_all_of_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "reviews.csv"
+    file.write_text("review,stars\n" + "".join(f"text {number},{number % 2}\n" for number in range(20)))
+    with pytest.raises(assay.AssayError, match=r"Run or edit this:\n\n  assay data build .*--text review"):
+        assay.Dataset.build(file, out=tmp_path / "dataset")
+
+
+@pytest.mark.timeout(60)
+def test_wrong_arguments_of_train_are_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(assay.AssayError, match=r"a folder, not a recipe\..*'assay train new .* --out recipe\.yaml'"):
+        assay.train(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("name: first\n")
+    with pytest.raises(assay.AssayError, match=r"No such option '--epochs'.*keys of a recipe are texts: 'trainer\.epo"):
+        assay.train(tmp_path / "recipe.yaml", epochs=2)
+
+
+@pytest.mark.timeout(60)
+def test_a_file_of_the_working_directory_hides_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "click.py").write_text("raise SystemExit('the wrong click')")
+    monkeypatch.chdir(tmp_path)
+    assert "train" in run_command("--help", is_json=False)
+
+
+def test_a_report_reads_the_same_at_the_prompt_of_python() -> None:
+    report = Report(None, Document(title="first against first", kind="comparison"))
+    assert repr(report) == str(report).strip() and "first against first" in repr(report)
 
 
 @pytest.mark.timeout(60)

@@ -10,10 +10,15 @@ from typing import Any
 
 from assay.base.errors import AssayError
 
+KEYWORDS = "Keywords are the command's options, with underscores; keys of a recipe are texts: 'trainer.epochs=2'."
+MAX_LINES = 100
+"""Of an error: what a run prints after an error that it survived is not all kept."""
+
 
 def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
     """Run a command of assay and return its output; its progress stays on stderr, and its error is raised."""
-    command = [sys.executable, "-m", "assay", *arguments, *(["--json"] if is_json else [])]
+    # -P: a file of the working directory named like a library, such as six.py, is not imported in its place.
+    command = [sys.executable, "-P", "-m", "assay", *arguments, *(["--json"] if is_json else [])]
     # Jupyter's kernel asks for colours, as of a terminal; a bar of progress would then be a new line at each change.
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     # A file: a pipe that is read only once the progress has ended would fill up, and stop the command.
@@ -22,15 +27,21 @@ def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = 
         subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True, env=environment) as process,
     ):
         assert process.stderr is not None
-        last = ""
+        message: list[str] = []
         for line in process.stderr:
             print(line, end="", file=sys.stderr, flush=True)
-            last = line if line.lower().startswith("error: ") else last
+            if line.lower().startswith("error: "):
+                message = [line[len("error: ") :]]
+            elif 0 < len(message) < MAX_LINES:
+                message.append(line)
         process.wait()
         printed.seek(0)
         output = printed.read()
     if process.returncode not in accepts:
-        error = AssayError(last[len("error: ") :].strip() or f"'assay {' '.join(arguments[:2])}' failed.")
+        text = "".join(message).strip()
+        if text.startswith("No such option"):
+            text += f" {KEYWORDS}"
+        error = AssayError(text or f"'assay {' '.join(arguments[:2])}' failed.")
         error.exit_code = process.returncode
         raise error
     return output

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from assay.base.config import LoadedConfig, read_config_file, validated, with_overrides
+
+if TYPE_CHECKING:
+    from assay.api.datasets import Dataset
 
 
 class Recipe:
@@ -31,23 +34,25 @@ class Recipe:
     @classmethod
     def new(
         cls,
-        dataset: str | Path,
+        dataset: "str | Path | Dataset",
         *,
         method: Literal["sft", "reward", "dpo", "grpo"] | None = None,
         model: str | Path | None = None,
         epochs: int | None = None,
         name: str | None = None,
     ) -> "Recipe":
-        """Return a first recipe for a dataset and this machine, as `assay train new` writes it.
+        """Return a first recipe for a dataset and this machine, as `assay train new` writes it, but without comments.
 
         `method`: of a language model; by default sft for texts and chats, reward for pairs, grpo for prompts. `model`:
         folder of a pretrained model, by default a new, small one. `epochs`: by default chosen by the number of rows.
         `name`: of the recipe and its runs, by default the dataset's.
         """
+        from assay.api.datasets import Dataset
         from assay.workflows.new_recipe import new_recipe
 
+        folder = dataset.folder if isinstance(dataset, Dataset) else Path(dataset)
         model = None if model is None else str(model)
-        found = new_recipe(Path(dataset), name=name, model=model, epochs=epochs, method=method)
+        found = new_recipe(folder, name=name, model=model, epochs=epochs, method=method)
         return cls(yaml.safe_load(found.text))
 
     @property

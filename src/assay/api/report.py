@@ -22,6 +22,9 @@ class Report(Generic[FactsT]):
         """What the report says, with the fields of `--json`."""
         self._document = document
 
+    def __repr__(self) -> str:
+        return str(self).strip()
+
     def __str__(self) -> str:
         from assay.reporting.terminal.document import print_document
 

@@ -179,11 +179,16 @@ class _Dataset(click.Path):
         return path
 
 
-class _FileOrChange(InputFile):
-    """A file to read, or `key=value`."""
+class _RecipeOrChange(InputFile):
+    """A recipe, or `key=value`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         is_change = "=" in str(value) and not Path(value).exists()
+        if Path(value).is_dir():
+            raise ConfigError(
+                f"{value}: a folder, not a recipe. If it is a dataset, write a first recipe for it: 'assay train new "
+                f"{value} --out recipe.yaml'."
+            )
         return Path(value) if is_change else super().convert(value, param, ctx)
 
 
@@ -197,7 +202,7 @@ class _Workers(_Type):
 
 
 FILE = InputFile()
-FILE_OR_CHANGE = _FileOrChange()
+RECIPE_OR_CHANGE = _RecipeOrChange()
 RUN = _Run()
 RUN_OR_PIPELINE = _RunOrPipeline()
 RUN_OR_SESSION = _RunOrSession()

@@ -9,7 +9,7 @@ from assay.base.errors import ConfigError
 from assay.cli.command import Command
 from assay.cli.parameters import (
     FILE,
-    FILE_OR_CHANGE,
+    RECIPE_OR_CHANGE,
     RUN,
     OutFile,
     current_home,
@@ -57,7 +57,7 @@ _SECTIONS = {
 
 
 @click.command(cls=Command, sections=_SECTIONS)
-@click.argument("recipe", type=FILE_OR_CHANGE, required=False)
+@click.argument("recipe", type=RECIPE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option("--workers", "sizes", default="1,2,4,8,16,32", help="Numbers of workers, e.g. 8,16,32.")
 @click.option(

@@ -13,10 +13,10 @@ import pytest
 from assay.base.config import read_config_file
 from assay.base.errors import ConfigError, DataError
 from assay.cli.main import cli, main
-from assay.cli.parameters import FILE, FILE_OR_CHANGE, PATH, SOURCE, SOURCE_OR_RUN, SOURCE_PATH
+from assay.cli.parameters import FILE, PATH, RECIPE_OR_CHANGE, SOURCE, SOURCE_OR_RUN, SOURCE_PATH
 from assay.data.dataset.raw.find import find_spans
 
-TYPES = (FILE, FILE_OR_CHANGE, PATH, SOURCE, SOURCE_PATH, SOURCE_OR_RUN)
+TYPES = (FILE, RECIPE_OR_CHANGE, PATH, SOURCE, SOURCE_PATH, SOURCE_OR_RUN)
 
 
 @pytest.fixture(params=["pipe", "device", "socket"])

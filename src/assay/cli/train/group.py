@@ -18,7 +18,7 @@ from assay.cli.command import CommandGroup
 from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, NodeTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     FILE,
-    FILE_OR_CHANGE,
+    RECIPE_OR_CHANGE,
     RUN,
     WORKERS,
     current_home,
@@ -61,7 +61,7 @@ _SECTIONS = {
 
 
 @click.group(cls=CommandGroup, modules=_MODULES, sections=_SECTIONS, is_brief=True, is_command=True)
-@click.argument("recipe", type=FILE_OR_CHANGE, required=False)
+@click.argument("recipe", type=RECIPE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
     "--workers", type=WORKERS, default=1, metavar="N|A..B", help="Number of ranks, or a range: as many as fit."
