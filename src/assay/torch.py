@@ -17,6 +17,7 @@ on both. Nothing is padded, repeated or dropped for that: see `_Epoch`.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -103,6 +104,7 @@ _COLLATORS: Mapping[str, tuple[Callable[[MicroBatch], Batch], tuple[str, ...]]] 
     "pairs": (pairs, (TOKENS, REJECTED, PROMPT_TOKENS, *REFERENCE_LOGPROBS)),
 }
 """Format of the rows -> collator and the columns that it reads, if the dataset has them."""
+_OPTIONS = ("collate", "global_batch_size", "micro_batch_size", "columns", "row_ids", "rank", "world_size")
 
 
 def _trained(rows: MicroBatch) -> Bool[np.ndarray, "row token"]:
@@ -146,6 +148,11 @@ class RowLoader(IterableDataset[Batch]):
         self._explicit_rank = None if rank is None or world_size is None else (rank, world_size)
         self._config = _order_config(global_batch_size, order)
         self._micro_batch_size = micro_batch_size
+        if micro_batch_size is not None and (micro_batch_size < 1 or global_batch_size % micro_batch_size):
+            raise ConfigError(
+                f"global_batch_size={global_batch_size} is not a multiple of micro_batch_size={micro_batch_size}. "
+                "Change micro_batch_size, which may differ between resumes; global_batch_size must not."
+            )
         self._step = 0
         # Shared with worker processes, which count the steps of their own copy.
         self._is_read_elsewhere = torch.zeros(1, dtype=torch.bool).share_memory_()  # type: ignore[no-untyped-call]
@@ -167,6 +174,10 @@ class RowLoader(IterableDataset[Batch]):
             raise ConfigError(
                 f"{self._folder}: rows of the format '{opened.manifest.format}' have no collator here. Give collate=, "
                 "a function of an assay MicroBatch, and the columns that it reads as columns=[...]."
+            )
+        if self._collate is pairs and REJECTED not in present:
+            raise ConfigError(
+                f"{self._folder}: collate=pairs needs rows of the format 'pairs', not '{opened.manifest.format}'."
             )
         if unknown := [name for name in self._columns if name not in present]:
             raise ConfigError(f"{self._folder}: no column '{unknown[0]}'. It has: {', '.join(present)}.")
@@ -190,8 +201,8 @@ class RowLoader(IterableDataset[Batch]):
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank={rank} is not one of world_size={world_size} ranks, which count from 0.")
         size = self._micro_batch_size or max(1, total // world_size)
-        if size < 1 or total % (size * world_size):
-            fitting = [ranks for ranks in range(1, total + 1) if total % (size * ranks) == 0] if size > 0 else []
+        if total % (size * world_size):
+            fitting = [ranks for ranks in range(1, total + 1) if total % (size * ranks) == 0]
             raise ConfigError(
                 f"global_batch_size={total} does not divide into micro-batches of {size} rows on {world_size} ranks. "
                 f"Number of ranks that fit: {', '.join(map(str, fitting)) or 'none'}. Or change micro_batch_size, "
@@ -339,7 +350,11 @@ def _folder_of(dataset: "str | Path | Dataset") -> Path:
 def _order_config(global_batch_size: int, order: Mapping[str, Any]) -> LoaderConfig:
     known = ("seed", "lanes", "window_rows", "shuffle_radius_windows", "layout", "prefetch_steps", "threads")
     if unknown := [name for name in order if name not in known]:
-        raise ConfigError(f"RowLoader has no option '{unknown[0]}'. Of a recipe's loader it takes {', '.join(known)}.")
+        likely = get_close_matches(unknown[0], (*known, *_OPTIONS), 1)
+        meant = f" Perhaps you meant {likely[0]}." if likely else ""
+        raise ConfigError(
+            f"RowLoader has no option '{unknown[0]}'.{meant} Of a recipe's loader it takes {', '.join(known)}."
+        )
     layout = order.get("layout", {})
     if isinstance(layout, Mapping) and layout.get("type") in ("packed", "line"):
         raise ConfigError(

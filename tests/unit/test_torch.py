@@ -211,6 +211,18 @@ def test_pairs_are_the_chosen_and_then_the_rejected(tmp_path: Path) -> None:
     assert torch.equal(batch["completion_mask"], batch["attention_mask"] * (torch.arange(ids.shape[1]) > 0).long())
 
 
+def test_the_collator_of_the_page_reads_labels(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
+    example = "def labelled" + page.split("def labelled")[1].split("loader = ")[0]
+    scope = {"torch": torch}
+    exec(example, scope)
+    folder = write_dataset(tmp_path / "labelled", 20, label=pa.array(["good", "bad"] * 10))
+    loader = loader_of(folder, collate=scope["labelled"], columns=["label"], global_batch_size=4, row_ids=True)
+    for batch in loader:
+        assert batch["labels"].tolist() == [1 - row % 2 for row in batch["row_ids"].tolist()]
+        assert batch["input_ids"].shape == batch["attention_mask"].shape
+
+
 def test_wrong_input_is_named_with_what_to_do(datasets: dict[int, Path], tmp_path: Path) -> None:
     def refused(words: str, **options) -> None:
         with pytest.raises(assay.AssayError, match=words):
@@ -222,7 +234,12 @@ def test_wrong_input_is_named_with_what_to_do(datasets: dict[int, Path], tmp_pat
     )
     refused("rank=2 is not one of world_size=2", rank=2, world_size=2)
     refused("give both, or neither", rank=None, world_size=2)
-    refused("no option 'sed'. Of a recipe's loader it takes seed", sed=1)
+    refused(r"no option 'sed'. Perhaps you meant seed\. Of a recipe's loader it takes seed", sed=1)
+    refused(r"no option 'collator'. Perhaps you meant collate\.", collator=packed)
+    refused("datasets.*: collate=pairs needs rows of the format 'pairs', not", collate=pairs)
+    for size in (0, 5):
+        with pytest.raises(assay.AssayError, match=f"=12 is not a multiple of micro_batch_size={size}. Change micro"):
+            RowLoader(datasets[53], global_batch_size=12, micro_batch_size=size)
     refused("Use collate=packed", layout={"type": "packed", "sequence_tokens": 8})
     refused("no column 'weight'. It has: input_ids", columns=["weight"])
     refused("fewer than the 120 micro-batches", global_batch_size=240)
