@@ -45,7 +45,10 @@ MEANT = ("--failed", "failed", "--at", "at", "--unit", "recipe")
     [
         (lambda k: {"failed": 0}, "no attempt failed"),
         (lambda k: {"failed": 1}, "every attempt failed"),
-        (lambda k: {"failed": k % 2, "recipe": "one"}, "the attempts are of 1 unit(s)"),
+        (
+            lambda k: {"failed": k % 2, "recipe": "one"},
+            "a cause rests on at least 4 units (recipes, seeds aside), and the attempts are of 1",
+        ),
         (lambda k: {"failed": k % 2, "host": f"n{k}"}, "host: no value is shared by 4 attempts"),
     ],
 )

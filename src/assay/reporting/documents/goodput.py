@@ -112,7 +112,7 @@ def _advice(goodput: Goodput) -> str:
     return (
         f"a commit holds a rank up for {1000 * goodput.commit_s:.0f} ms, an interruption comes every "
         f"{duration_text(goodput.failure_s)}: best is a commit every {duration_text(goodput.optimal_commit_s)}"
-        f"{steps} (Daly 2006). 'trainer.commit_every: auto' does that."
+        f"{steps} (Daly 2006). In a recipe, 'trainer.commit_every: auto' does that."
     )
 
 

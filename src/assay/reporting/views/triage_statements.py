@@ -51,7 +51,7 @@ _TEXTS = {
     "no attempt": "there is no attempt.",
     "no failure": "no attempt failed.",
     "all failed": "every attempt failed, so nothing distinguishes attempts that would not.",
-    "few units": "the attempts are of {units} unit(s), and a cause rests on at least {least}.",
+    "few units": "a cause rests on at least {least} units (recipes, seeds aside), and the attempts are of {units}.",
     "no factor": "no factor can be at fault: {reasons}.",
     "no region": "no region failed more often than the rest.",
     "chance": "nothing stands out more than chance allows (p = {p_value:.2g}).",
@@ -166,7 +166,10 @@ _LOST: dict[Phase, tuple[str, str]] = {
     "stalled": ("stood still in hangs", "assay runs goodput"),
     "startup": ("went before the first steps", "assay triage startup"),
     "data": ("waited for rows", "assay data show DATASET, and loader.threads of the recipe"),
-    "checkpoint": ("was spent on commits", "trainer.commit_every: auto ('assay runs goodput' says how often pays)"),
+    "checkpoint": (
+        "was spent on commits",
+        "save as often as 'assay runs goodput' says; in a recipe, trainer.commit_every: auto",
+    ),
     "idle": ("was held with nothing to do", "assay runs goodput"),
 }
 """Phase -> what happened in it, and the next step."""
