@@ -12,7 +12,7 @@ from assay.base.errors import AssayError
 
 KEYWORDS = "Keywords are the command's options, with underscores; keys of a recipe are texts: 'trainer.epochs=2'."
 MAX_LINES = 100
-"""Of an error: what a run prints after an error that it survived is not all kept."""
+"""Longest error: a run may go on after a line that looks like one, and print for hours."""
 
 
 def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
