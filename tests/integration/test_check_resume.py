@@ -70,8 +70,14 @@ def test_another_order_at_another_world_size_is_found_and_nothing_else(tmp_path:
 
 def test_an_exact_script_holds_to_the_bit(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPTS / "exact.py"), "{out}"]
-    code, found, printed = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
+    code, found, printed = check(*words, options=["--exercises=step,again,workers"], tmp_path=tmp_path)
     assert (code, failing(found)) == (0, set()), printed
+    assert found["notes"] == [
+        "again: not tried, because the resume has the same command.",
+        "workers: not tried, because --workers has one number.",
+    ]
+    assert printed.splitlines()[:3] == ["undisturbed ...", "undisturbed, again ...", "SIGKILL between two saves ..."]
+    assert "first command" not in printed and "world size" not in printed, "what is not tried is not announced"
     properties = found["properties"]
     assert properties["weights"] == {"status": "holds", "seen": "equal to the bit", "exercise": "step"}
     (exercise,) = found["exercises"]

@@ -126,7 +126,12 @@ class ResumeCheckRun:
         after_step = Stop("step", min(step, total - 1))
         killed = self._killed(after_step)
         self._keep()
+        number = min(index + 1, len(saves) - 1)
+        files = saves[number].num_files
         for name in self._names:
+            if reason := self._reason_untried(name, files):
+                self._notes.append(f"{name}: not tried, because {reason}.")
+                continue
             self._on_exercise(EXERCISES[name])
             match name:
                 case "step":
@@ -137,11 +142,6 @@ class ResumeCheckRun:
                     again = self._attempt(self._resume, self._workers[0], Stop("forward", 1))
                     yield self._resumed(baseline, name, [killed, again])
                 case "save" | "last-file":
-                    number = min(index + 1, len(saves) - 1)
-                    files = saves[number].num_files
-                    if name == "last-file" and files == 1:
-                        self._notes.append("last-file: not tried, because a save is one file.")
-                        continue
                     stop = Stop("save", number + 1, files if name == "last-file" else 1)
                     yield self._resumed(baseline, name, [self._killed(stop)])
                 case "last-step":
@@ -153,7 +153,7 @@ class ResumeCheckRun:
                     self._damage(killed.training.saves)
                     yield self._resumed(baseline, name, [killed])
                 case "again":
-                    yield from self._started_again(killed)
+                    yield self._started_again(killed)
                 case "workers":
                     for size in self._workers[1:]:
                         self._bring_back()
@@ -239,16 +239,21 @@ class ResumeCheckRun:
             results["torn"] = holds(f"went on from step {start}")
         return results | compare_training(baseline, history, last.training, start, distance)
 
-    def _started_again(self, killed: ScriptAttempt) -> Iterator[ExerciseResult]:
-        if self._command.words == self._resume.words:
-            self._notes.append("again: not tried, because the resume has the same command.")
-            return
+    def _reason_untried(self, name: str, num_files: int) -> str:
+        """Return why an exercise cannot be tried; empty if it can. `num_files`: of a save."""
+        if name == "last-file" and num_files == 1:
+            return "a save is one file"
+        if name == "again" and self._command.words == self._resume.words:
+            return "the resume has the same command"
+        return "--workers has one number" if name == "workers" and len(self._workers) == 1 else ""
+
+    def _started_again(self, killed: ScriptAttempt) -> ExerciseResult:
         self._bring_back()
         whole = [save for save in killed.training.saves if save.is_whole(self._out)]
         attempt = self._attempt(self._command, self._workers[0])
         lost = [save.files[0][0] for save in whole if not save.is_whole(self._out)]
         result = fails(f"the first command overwrote {lost[-1]}") if lost else holds(f"{attempt.problem}")
-        yield ExerciseResult("again", EXERCISES["again"], {"kept": result}, exit_codes=(attempt.exit_code,))
+        return ExerciseResult("again", EXERCISES["again"], {"kept": result}, exit_codes=(attempt.exit_code,))
 
     def _attempt(
         self, command: ScriptCommand, workers: int, stop: Stop | None = None, *, checkpoint: str = ""

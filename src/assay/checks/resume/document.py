@@ -62,7 +62,7 @@ def failures(check: ResumeCheck, required: Sequence[str]) -> list[PropertySummar
 def _summary(exercises: Sequence[ExerciseResult], name: str) -> PropertySummary:
     tried = [(exercise.results[name], exercise.name) for exercise in exercises if name in exercise.results]
     if not tried:
-        return PropertySummary(name, PropertyResult("untried", "no exercise came so far"), "")
+        return PropertySummary(name, PropertyResult("untried", "no exercise reached it"), "")
     worst = worst_result([result for result, _ in tried])
     return PropertySummary(name, worst, next(exercise for result, exercise in tried if result == worst))
 

@@ -12,7 +12,7 @@ from assay.checks.resume.observed import ObservedStep, ObservedTraining, Trainin
 PROPERTIES = {
     "resumes": "goes on from a checkpoint, not from nothing",
     "newest": "takes the newest whole checkpoint",
-    "torn": "refuses a torn checkpoint",
+    "torn": "passes over a torn checkpoint",
     "kept": "a whole checkpoint stays on disk",
     "moment": "a checkpoint is of one moment",
     "rows": "trains each row as often as undisturbed",
