@@ -63,8 +63,10 @@ _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?: \d{4})?(?:Z| ?[+-]\d\d:?\d\d)?"
 STAMP = re.compile(
     rf"\ufeff?\[?(?:{_DATE}[T ,:]{{1,2}}{_TIME}|{_TIME}|\d{{10}}\.\d+|[ \d]{{1,6}}\.\d{{6}})\]?(?:\s*[-|:])?\s?"
     r"|std(?:out|err) [FP] "
+    r"|(?:ERROR|CRITICAL|E\d{4})\b[^\]]{0,99}\]\s(?=Traceback \(|  |[\w.]+(?:Error|Exception)\b)"
 )
-"""ISO 8601, other dates, the clock alone, seconds since the epoch or since boot; the stream in logs of containers."""
+"""ISO 8601, other dates, the clock alone, seconds since the epoch or since boot; the stream in logs of
+containers; what a logger writes before the lines of a traceback."""
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9])")
 SPEAKER = re.compile(
     r"(?:\[(?:rank|default|gpu|worker|node)?[ _-]?\d+(?:,\d+)?\](?:<std(?:err|out)>)?:?\s?|rank ?\d+:\s?"
@@ -82,7 +84,9 @@ TROUBLE = tuple(
     b"stuck,lockup,exited,nan,inf,finite,exceed,limit,signal,oom,xid,uncorrect,dumped,regress,violat,"
     b"____,!!!,double free,smashing,terminate called,bad_alloc,stall,lost,undefined,critical,severe,"
     b"quota,no space,stale,fault,what():,err!,low on resource,no solution,not ok,unresolved,multiple definition,"
-    b"duplicate symbol,went wrong,no rule,retry,assertion,\xe2\x97\x8f,\xe2\x9c,\xc3\x97".split(b",")
+    b"duplicate symbol,went wrong,no rule,retry,assertion,\xe2\x97\x8f,\xe2\x9c,\xc3\x97,"
+    b"no module,no required,no route,no match,nothing provides,unsupported,not recogn,notfound,overflow,nccl warn,"
+    b"was terminated,terminated abrupt,node_fail,deadline,not responding,blocked for more,rate limit".split(b",")
 )
 """Lower-case substrings, one of which every line with a strength contains; a fast filter."""
 
@@ -132,26 +136,35 @@ WORDS = re.compile(
     r"\b(?:failed to|failure|fail(?:ed|s)?|could not|couldn't|cannot|can't|unable to|not found|no such|denied|refused"
     r"|undefined|unresolved|multiple definition|duplicate symbol|no solution|no rule|timed? ?out|unknown|invalid"
     r"|unexpected|abort(?:ed|ing)?|killed|crash(?:ed)?|cancell?ed|conflict|mismatch|missing|regression|violation"
-    r"|interrupted|error|exception|nan|inf|corrupt(?:ed)?|lost|exceed(?:ed|s)|exited|stalled|hang)\b",
+    r"|interrupted|no module named|no required|not recogni[sz]ed|no route|no match|nothing provides|unsupported"
+    r"|overflowed|nccl warn|was terminated|node_fail|deadline|not responding|blocked for more|rate limit"
+    r"|error|exception|nan|inf|corrupt(?:ed)?|lost|exceed(?:ed|s)|exited|stalled|hang)\b",
     re.IGNORECASE,
 )
 COUNTED = 3.6
 """Strength of a count of failures, which names none."""
 STATUS = re.compile(
-    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|^systemexit: \d|process completed|failed!?$"
+    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|^systemexit: \d|process completed|failed[!.]?$"
     r"|^\W*\d+ (?:failed|errors?|passed)\b"
     r"|closing signal|childfailed|task \d+: |\bwandb: |\(failed \d+\)|srun: error|elastic\.multiprocessing"
     r"|\*\*\* step \S+.* cancelled(?!.*due to)|task was cancel|could not compile|previous errors?\b|errors occurred"
     r"|error \d+( \(ignored\))?$|build (?:stopped|failed)|did not complete|returned \d+ exit status|job failed"
-    r"|[a-z] command failed|tests? failed,|executing the custom|please (?:contact|take)|see the (?:log|full)"
+    r"|[a-z] command failed|tests? failed,|executing the custom|please (?:contact|take)"
+    r"|see (?:the )?(?:log|full|above|error)"
     r"|check the (?:log|step)|check (?:failed|for)|if your build fails|likely not a problem"
-    r"|for more (?:info|detail)|\bhint\b|\btip\b|complete log of this run",
+    r"|for more (?:info|detail)|\bhint\b|\btip\b|complete log of this run|refer to the"
+    r"|root cause above|failed \(exitcode: (?:\d|-6\b)|returned an error code"
+    r"|^npm \S+ (?:code|errno|syscall|path|cwd|command|node|lifecycle|test failed"
+    r"|failed at|exit status|\S+@\S+ \S+:|\S+@\S+$)|^FAILED: \S+$|did not run successfully"
+    r"|subprocess-exited|failed building wheel|could not build wheels|failed to build installable|mpi_errors_are_fatal"
+    r"|non-zero (?:code|exit)|more undefined references|symbol\(s\) not found|invoked oom-killer"
+    r"|^FAIL\s+\S+\.[cm]?[jt]sx?$|there (?:were|are) (?:failing tests|test failures)",
     re.IGNORECASE,
 )
 """Exit statuses, summaries and advice: they follow from a failure, and name none."""
 TEARDOWN = re.compile(
-    r"upload|artifact|clean(?:ing|ed)?[ -]?up|orphan|post[- ]job|stopping|shutting down|terminating"
-    r"|will be (?:killed|terminated)",
+    r"\bupload(?:ing|ed|s)?\b(?!\.)|artifact|clean(?:ing|ed)?[ -]?up|orphan|post[- ]job|stopping|shutting down"
+    r"|terminating|will be (?:killed|terminated)",
     re.IGNORECASE,
 )
 """What is done after a failure; a line that names one may also say that the program is stopping."""
@@ -170,12 +183,13 @@ PEER = re.compile(
 )
 """Messages of a rank that lost another rank, or waited for it too long: the other one is the cause."""
 RETRIED = re.compile(
-    r"back(?:ing)? ?off|\bretry(?:ing)?\b|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE
+    r"back(?:ing)? ?off|\bretry(?:ing)?\b(?! count| limit)|will try again|attempt \d+ (?:of|/)|trying again",
+    re.IGNORECASE,
 )
 MILD = re.compile(
-    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|during handling|direct cause of|0 errors"
-    r"|no errors?\b|errors?=0|failed=0|returned non-zero|compilation log|ignor(?:ed|ing)|expected fail|xfail"
-    r"|skipp(?:ed|ing)|\berror rate|--\S*(?:error|fail)",
+    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|(?<![\\/.\w-])(?:info|debug|trace)\b(?![\\/.])|during handling"
+    r"|direct cause of|0 errors|no errors?\b|errors?=0|failed=0|returned non-zero|compilation log"
+    r"|ignor(?:ed|ing)|expected fail|xfail|skipp(?:ed|ing)|\berror rate|--\S*(?:error|fail)",
     re.IGNORECASE,
 )
 ECHO = re.compile(
@@ -267,7 +281,8 @@ def weigh(text: str, number: int, *, speaker: str, ends_traceback: bool) -> Weig
         strength -= 3.0
     if MILD.search(line):
         strength -= 1.5 if is_exception else 3.0
-    if text[:1].isspace() and not is_exception and not LOCATED.search(text):
+    is_heading = line[0] == ">" or TEST.search(line) is not None
+    if text[:1].isspace() and not (is_exception or is_heading or LOCATED.search(text)):
         strength -= 1.0
     return WeightedLine(max(strength, 0.1), number, line, speaker, is_peer, is_put_away)
 

@@ -27,6 +27,7 @@ from assay.triage.symptoms.classes import class_of
 from assay.triage.symptoms.lines import (
     COUNTED,
     EXCEPTION,
+    LOCATED,
     RETRIED,
     STEP_END,
     WeightedLine,
@@ -61,17 +62,18 @@ FOLLOWS, SURVIVED, AFTER_END = 1.0, 3.0, 2.0
 NEAR_LINES, BURST_LINES = 3, 40
 TRACEBACK = "Traceback (most recent call last)"
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:\[[^\]]*\])?(?::\s|:?$)")
-"""The traceback line with the exception; other unindented lines may be interleaved."""
+"""The traceback line with the exception, after its indentation; other lines may be interleaved."""
+RESUMED = re.compile(rb"\bINFO\b|\b(?:step|epoch|iter(?:ation)?)\b\W{0,2}\d|\d%\|", re.IGNORECASE)
+"""What a program writes that goes on."""
 WHAT = re.compile(r"\s*what\(\):\s+\S")
 FRAME = re.compile(r"\s+at \S|\s*frame #\d|goroutine \d|\s*#\d+\s+0x|stack backtrace|stack trace", re.IGNORECASE)
 WRAPPED = "The above exception was the direct cause of"
-FAILED_IN_TEST = re.compile(r"E\s+[A-Za-z_][\w.]*: ")
-FAILED_TEST = re.compile(r"_{3,} .+ _{3,}$|---- .+ stdout ----$")
+FAILED_IN_TEST = re.compile(r"E\s+[A-Za-z_][\w.]*: |worker '\w+' crashed")
+FAILED_TEST = re.compile(r"_{3,} (?!ERROR collecting).+ _{3,}$|---- .+ stdout ----$")
 SUMMARIES = (
     (re.compile(r"=+ (?:FAILURES|ERRORS) =+$"), FAILED_TEST),  # pytest
     (re.compile(r"={60,}$"), re.compile(r"(?:FAIL|ERROR): \w")),  # unittest
     (re.compile(r"failures:$"), FAILED_TEST),  # cargo
-    (re.compile(r"\* What went wrong:"), re.compile(r"\S")),  # Gradle
     (re.compile(r"Summary of all failing tests"), re.compile(r"\s*● ")),  # Jest
     (re.compile(r"Failures:$"), re.compile(r"\s+1\) ")),  # RSpec
 )
@@ -84,7 +86,10 @@ class _LogReader:
     def __init__(self) -> None:
         self.kinds: dict[str, WeightedLine] = {}
         """Key of a line -> the line; one entry per distinct line."""
-        self._in_traceback: set[str] = set()
+        self._in_traceback: dict[str, int] = {}
+        """Speaker -> indentation of its traceback."""
+        self._resumed: set[str] = set()
+        """Speakers that went on after the leader."""
         self._heading: re.Pattern[str] | None = None
         """What the next heading of a summary block looks like."""
         self._last: WeightedLine | None = None
@@ -100,13 +105,14 @@ class _LogReader:
     def read(self, raw: bytes, number: int) -> None:
         last = self._last if self._last is not None and number - self._last.number <= NEAR_LINES else None
         if not (self._in_traceback or self._heading or last is not None or speaks_of_trouble(raw)):
+            self._find_progress(raw)
             return
         decoded = raw.decode("utf-8", "replace")[:LONGEST_TEXT]
         speaker, text = plain(decoded)
         if is_echo(decoded, text):
             return
         if text.lstrip().startswith(TRACEBACK):
-            self._in_traceback.add(speaker)
+            self._in_traceback[speaker] = len(text) - len(text.lstrip())
             return
         if WRAPPED in text:
             if self._last is not None:
@@ -118,8 +124,14 @@ class _LogReader:
             self._judge_again(last, text)
         if line is not None:
             self._keep(line)
+        else:
+            self._find_progress(raw)
         if STEP_END.search(text):
             self._end_line = min(self._end_line, number)
+
+    def _find_progress(self, raw: bytes) -> None:
+        if self._leader is not None and RESUMED.search(raw):
+            self._resumed.add(plain(raw.decode("utf-8", "replace")[:LONGEST_TEXT])[0])
 
     def _named(self, speaker: str, text: str, number: int) -> WeightedLine | None:
         if self._heading is not None and self._heading.match(text):
@@ -128,9 +140,10 @@ class _LogReader:
             self._test = heading if FAILED_TEST.match(text) else None
             return heading
         self._heading = next((heading for block, heading in SUMMARIES if block.match(text)), self._heading)
-        ends_traceback = speaker in self._in_traceback and RAISED.match(text) is not None
+        indent = self._in_traceback.get(speaker)
+        ends_traceback = indent is not None and not text[:indent].strip() and RAISED.match(text[indent:]) is not None
         if ends_traceback:
-            self._in_traceback.discard(speaker)
+            del self._in_traceback[speaker]
         line = weigh(text, number, speaker=speaker, ends_traceback=ends_traceback or WHAT.match(text) is not None)
         wrapped = self._wrapped.pop(speaker, None) if ends_traceback else None
         if line is None or wrapped is None:
@@ -144,7 +157,7 @@ class _LogReader:
         if self._test is not None and FAILED_IN_TEST.match(text):
             self.kinds[key_of(self._test.text)] = self._test._replace(cause=text.strip())
             self._test = None
-        elif last is not None and last.text.endswith(":") and text.strip() and not last.cause:
+        elif last is not None and last.text.endswith((":", "failed to run")) and text.strip() and not last.cause:
             self.kinds[key_of(last.text)] = self._last = last._replace(cause=text.strip())
 
     def _judge_again(self, last: WeightedLine, text: str) -> None:
@@ -158,8 +171,10 @@ class _LogReader:
     def _keep(self, line: WeightedLine) -> None:
         key = key_of(line.text)
         known = self.kinds.get(key)
-        if known is not None and known.speaker != line.speaker:
-            return  # other ranks repeat what the first one met
+        if known is not None and (
+            known.speaker != line.speaker or (known.text == line.text and LOCATED.search(known.text))
+        ):
+            return  # other ranks repeat what the first one met, and summaries the diagnostics above
         if line.number > self._end_line:
             line = line._replace(strength=max(line.strength - AFTER_END, 0.1))
         if line.strength >= LEADS and not line.is_put_away:
@@ -170,15 +185,22 @@ class _LogReader:
                 del self.kinds[weak]
 
     def _follower(self, key: str, line: WeightedLine) -> WeightedLine:
-        """Return the line, weaker if it closely follows another error of the same thing that is no weaker."""
+        """Return the line, weaker if it closely follows another error of the same thing that is no weaker.
+
+        An exception after which the program went on to another one was handled.
+        """
         leader, is_near = self._leader, line.number - self._burst_line <= BURST_LINES
         self._burst_line = line.number
+        is_uncaught = leader is not None and min(leader[1].strength, line.strength) >= EXCEPTION_STRENGTH
+        if leader is not None and is_uncaught and line.speaker == leader[1].speaker and line.speaker in self._resumed:
+            self.kinds[leader[0]] = leader[1]._replace(strength=leader[1].strength - SURVIVED)
+            leader = None
         if (
             leader is not None and is_near and leader[0] != key and line.strength <= leader[1].strength
             and concern_the_same(leader[1].text, line.text)
         ):  # fmt: skip
             return line._replace(strength=line.strength - FOLLOWS)
-        self._leader = key, line
+        self._leader, self._resumed = (key, line), set()
         return line
 
 
@@ -235,7 +257,8 @@ def _best_candidates(named: Iterable[WeightedLine], num_lines: int) -> list[Weig
         return line.strength + LATENESS * line.number / num_lines
 
     def known(line: WeightedLine) -> float:
-        return likely(line) + KNOWN * (class_of(line.text) is not None)
+        is_known = not line.is_put_away and class_of(line.cause or line.text) not in (None, "program")
+        return likely(line) + KNOWN * is_known
 
     return heapq.nlargest(NUM_CANDIDATES, heapq.nlargest(NUM_LOOKED_UP, named, key=likely), key=known)
 

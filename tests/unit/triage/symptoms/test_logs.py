@@ -146,6 +146,86 @@ def test_no_error_of_another_file_or_name_follows_from_the_one_before(tmp_path: 
     assert class_and_line(tmp_path, "\n".join(errors)) == ("program", 3)
 
 
+HANDLED = """\
+Traceback (most recent call last):
+  File "cache.py", line 3, in load
+EOFError: Ran out of input
+{between}
+Traceback (most recent call last):
+  File "train.py", line 80, in <module>
+RuntimeError: shapes cannot be multiplied
+"""
+WHEEL = """\
+  error: subprocess-exited-with-error
+
+      Traceback (most recent call last):
+        File "setup.py", line 19, in <module>
+      ModuleNotFoundError: No module named 'torch'
+      [end of output]
+
+  ERROR: Failed building wheel for attention
+ERROR: Could not build wheels for attention, which is required to install projects
+"""
+JEST = """\
+FAIL src/cart.test.js
+  ● Cart › totals with a discount
+
+    expect(received).toBe(expected)
+
+npm ERR! code ELIFECYCLE
+npm ERR! errno 1
+"""
+XDIST = """\
+=================================== FAILURES ===================================
+_____________________________ tests/test_native.py _____________________________
+[gw1] linux -- Python 3.11.9 /venv/bin/python
+worker 'gw1' crashed while running 'tests/test_native.py::test_mmap'
+"""
+COLLECTED = """\
+==================================== ERRORS ====================================
+____________________ ERROR collecting tests/test_export.py _____________________
+tests/test_export.py:1: in <module>
+    import onnx
+E   ModuleNotFoundError: No module named 'onnx'
+!!!!!!!!!!!!!!!!!!!! Interrupted: 1 error during collection !!!!!!!!!!!!!!!!!!!!
+"""
+ENGINE = """\
+(Engine pid=9) ERROR 03-01 10:00:00 [core.py:700] Engine failed to start.
+(Engine pid=9) ERROR 03-01 10:00:00 [core.py:700] Traceback (most recent call last):
+(Engine pid=9) ERROR 03-01 10:00:00 [core.py:700]   File "core.py", line 691, in run
+(Engine pid=9) ERROR 03-01 10:00:00 [core.py:700] FileNotFoundError: [Errno 2] No such file or directory: 'x'
+(Server pid=1) Traceback (most recent call last):
+(Server pid=1)   File "serve.py", line 8, in <module>
+(Server pid=1) RuntimeError: Engine initialization failed. See root cause above.
+"""
+ELASTIC = WATCHDOG + (
+    "E0321 02:07:12.391000 441 torch/distributed/elastic/api.py:869] failed (exitcode: -6) local_rank: 0 (pid: 511)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HANDLED.format(between="2026-07-07 07:00:03 INFO cache: rebuilt"), ("program", 7)),
+        (HANDLED.format(between="another rank says this"), ("data", 3)),
+        (WHEEL, ("environment", 5)),
+        (JEST, ("program", 2)),
+        (XDIST, ("crash", 2)),
+        (COLLECTED, ("environment", 5)),
+        (ENGINE, ("missing_file", 4)),
+        (ELASTIC, ("collective", 1)),
+        ("CMake Error at x.cmake:3 (include):\n  include could not find requested file: A\n-- incomplete\n+ ninja\n"
+         "ninja: error: loading 'build.ninja': No such file or directory\n", ("environment", 1)),
+        ("/w/upload.sh: line 14: aws: command not found\nError: Process completed with exit code 127.\n",
+         ("environment", 1)),
+        ("a.java:[50,18] error: cannot find symbol\n[INFO] summary\na.java:[50,18] error: cannot find symbol\n",
+         ("program", 1)),
+    ],
+)  # fmt: skip
+def test_what_comes_first_is_named_and_not_its_wrapper(tmp_path: Path, text: str, expected: tuple[str, int]) -> None:
+    assert class_and_line(tmp_path, text) == expected
+
+
 WRAPPED = """\
 Traceback (most recent call last):
   File "net.py", line 3, in get
