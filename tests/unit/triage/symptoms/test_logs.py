@@ -209,6 +209,7 @@ ELASTIC = WATCHDOG + (
         (HANDLED.format(between="2026-07-07 07:00:03 INFO cache: rebuilt"), ("program", 7)),
         (HANDLED.format(between="another rank says this"), ("data", 3)),
         (WHEEL, ("environment", 5)),
+        ('  Traceback (most recent call last):\n    File "a.py", line 3\n  BadShape: 4 is not 8\n', ("unknown", 3)),
         (JEST, ("program", 2)),
         (XDIST, ("crash", 2)),
         (COLLECTED, ("environment", 5)),
