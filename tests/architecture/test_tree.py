@@ -75,6 +75,7 @@ READS_ENVIRONMENT = {
     "elastic/nodes/node.py": "the port of the leader",
     "elastic/detached.py": "what a process is started with",
     "launchers/local.py": "what a process is started with",
+    "workflows/campaign/elsewhere.py": "what a command is started with",
     "launchers/kubernetes/client.py": "the kubeconfig, and the API server that a pod is told of",
     "launchers/ray/driver.py": "likewise",
     "launchers/ray/client.py": "the address of the cluster, and the ledger of each machine",

@@ -26,6 +26,9 @@ BASELINE = "baseline"
 STAGE = "stage"
 """The only patch key of a candidate that is a stage of a pipeline, which has its own recipe."""
 
+NOT_OF_A_RECIPE = frozenset({STAGE, "command", "runs"})
+"""Keys of a decision's patch that change no recipe."""
+
 
 def known_good_recipe(path: Path) -> tuple[LoadedConfig, KnownGood | None]:
     """Read the recipe that candidates are patches on: a recipe's YAML, or the `known_good.json` of a decision.

@@ -1,7 +1,7 @@
 """The configuration of a campaign: candidates, seeds, benchmarks, looks and gates, all declared beforehand.
 
-    campaign --+-- recipe            the known-good one
-               +-- candidates        a patch each
+    campaign --+-- recipe            the known-good one; or a command that trains the baseline, or runs
+               +-- candidates        a patch each; or a command, or runs
                +-- seeds, looks      numbers of paired seeds at which the gates are judged
                +-- benchmarks        sources of per-item scores
                +-- rule              the standard rule's thresholds; becomes the gates `scale` and `stop`
@@ -19,6 +19,7 @@ from assay.base.config import FrozenConfig, WrongKeyError, first_repeated
 from assay.base.names import meant
 from assay.base.units import number_of
 from assay.decision.candidate import BASELINE
+from assay.records.campaign import run_id_of
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import CampaignRule
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
@@ -32,7 +33,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
 
 
 class Candidate(FrozenConfig):
-    """A patch on the recipe that the campaign compares with the baseline."""
+    """A patch on the recipe, a training script's command, or runs on record, compared with the baseline."""
 
     name: Name
     """Part of its runs' ids."""
@@ -40,15 +41,32 @@ class Candidate(FrozenConfig):
     because: str = ""
     """Why it might help, for the memo."""
 
-    patch: dict[str, Any]
+    patch: dict[str, Any] = Field(default_factory=dict)
     """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Several keys cause a
     warning.
     """
 
+    command: str | None = None
+    """Instead of a patch: a shell command that trains it and records itself (docs/record.md), e.g.
+    `python train.py --seed {seed} --out {out}`."""
+
+    runs: tuple[str, ...] = ()
+    """Instead of a patch: ids of its runs, recorded or sessions, in the order of the seeds."""
+
+    @property
+    def change(self) -> dict[str, Any]:
+        """What distinguishes it from the baseline: its patch, command or runs."""
+        return self.patch or ({"runs": list(self.runs)} if self.runs else {"command": self.command})
+
     @model_validator(mode="after")
     def _is_a_candidate(self) -> "Candidate":
-        if not self.patch:
-            raise ValueError(f"candidate '{self.name}' has no patch: it would be the baseline again")
+        trained_by = [key for key in ("patch", "command", "runs") if getattr(self, key)]
+        if not trained_by:
+            raise ValueError(
+                f"candidate '{self.name}' has no patch: it would be the baseline again. Or give a command or runs"
+            )
+        if len(trained_by) > 1:
+            raise ValueError(f"candidate '{self.name}' has {' and '.join(trained_by)}: keep the one that trains it")
         if seeds := sorted({"seed", "loader.seed"} & set(self.patch)):
             raise ValueError(
                 f"candidate '{self.name}' patches {seeds[0]}, but all arms are trained with the campaign's "
@@ -294,9 +312,15 @@ class CampaignConfig(FrozenConfig):
     question: str
     """What the memo answers."""
 
-    recipe: str
+    recipe: str | None = None
     """The known-good recipe: a YAML file, or the `known_good.json` of an earlier campaign. Relative to the campaign's
-    file."""
+    file. One of `recipe`, `command` and `runs` is required."""
+
+    command: str | None = None
+    """Instead of a recipe: trains the baseline, as for candidates."""
+
+    runs: tuple[str, ...] = ()
+    """Instead of a recipe: ids of the baseline's runs, as for candidates."""
 
     baseline: Name = BASELINE
     """The arm without a patch; part of its runs' ids."""
@@ -410,6 +434,55 @@ class CampaignConfig(FrozenConfig):
 
     def candidate(self, name: str) -> Candidate:
         return next(candidate for candidate in self.candidates if candidate.name == name)
+
+    def arm(self, name: str) -> "CampaignConfig | Candidate":
+        """Return what declares an arm: of the baseline, the campaign itself."""
+        return self if name == self.baseline else self.candidate(name)
+
+    def has_recipe(self, arm: str) -> bool:
+        """Return whether assay trains the arm from a recipe."""
+        return not (self.arm(arm).command or self.arm(arm).runs)
+
+    def run_id(self, arm: str, seed: int) -> str:
+        """Return the id of an arm's run with one seed."""
+        runs = self.arm(arm).runs
+        return runs[seed - self.first_seed] if runs else run_id_of(self.name, arm, seed)
+
+    @model_validator(mode="after")
+    def _arms_can_be_trained(self) -> "CampaignConfig":
+        trained_by = [key for key in ("recipe", "command", "runs") if getattr(self, key)]
+        if len(trained_by) != 1:
+            message = (
+                f"the baseline has one of recipe, command and runs, not {' and '.join(trained_by) or 'none of them'}"
+            )
+            raise WrongKeyError("recipe", message)
+        named = {f"candidates.{index}.": candidate for index, candidate in enumerate(self.candidates)}
+        known: set[str] = set()
+        arms: dict[str, CampaignConfig | Candidate] = {"": self, **named}
+        for prefix, arm in arms.items():
+            if isinstance(arm, Candidate) and arm.patch and self.recipe is None:
+                raise WrongKeyError(f"{prefix}patch", "a patch changes a recipe, and the campaign has none")
+            if arm.command is not None and "{seed}" not in arm.command:
+                raise WrongKeyError(f"{prefix}command", "without {seed} in it, all seeds would be the same training")
+            if arm.runs and len(arm.runs) != self.seeds:
+                message = f"names {number_of(len(arm.runs), 'run')} for {number_of(self.seeds, 'seed')}"
+                raise WrongKeyError(f"{prefix}runs", f"{message}; give one for each, in the order of the seeds")
+            if repeated := first_repeated([*arm.runs, *known.intersection(arm.runs)]):
+                raise WrongKeyError(f"{prefix}runs", f"run '{repeated}' has two parts in the campaign")
+            known.update(arm.runs)
+        return self
+
+    @model_validator(mode="after")
+    def _arms_without_a_recipe_need_suites(self) -> "CampaignConfig":
+        arm = next((name for name in self.arm_names if not self.has_recipe(name)), None)
+        if arm is None:
+            return self
+        of = f"arm '{arm}' has no recipe"
+        for index, benchmark in enumerate(self.benchmarks):
+            if isinstance(benchmark, PredictionsBenchmark) or benchmark.suite is None:
+                message = f"{of}, so only a suite can judge it: use type: suite, and name the suite's file"
+                raise WrongKeyError(f"benchmarks.{index}", message)
+        return self
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> "CampaignConfig":

@@ -54,7 +54,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         question=config.question,
         candidate=candidate.name,
         because=candidate.because,
-        patch=candidate.patch,
+        patch=candidate.change,
         recommendation=found.recommendation,
         decided_by=_decided_by(found, blocking),
         can_decide=_can_decide(facts, found, blocking),

@@ -33,6 +33,7 @@ from assay.decision.config import (
 )
 from assay.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
 from assay.decision.more_evidence import last_look, more_items, more_seeds
+from assay.records.campaign import ROWS_NOT_OBSERVED
 from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation, Source
 from assay.records.drill import DrillReport
@@ -433,15 +434,21 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
 
 def audit_clause(facts: Facts) -> Clause:
     """Check whether the receipts of every run prove that each row was trained on exactly once."""
-    failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
+    unproved = [run for run in facts.runs if run.audit_verdict != "pass"]
+    failed = min(unproved, key=lambda run: run.audit_verdict == ROWS_NOT_OBSERVED, default=None)
     values: dict[str, Any] = {"restarts": sum(run.num_attempts - 1 for run in facts.runs)}
-    more = None
+    verdict: GateVerdict = "pass" if failed is None else "fail"
+    reason, more = str(verdict), None
     if failed is not None:
         values |= {"run_id": failed.run_id, "audit": failed.audit_verdict}
+    if failed is not None and failed.audit_verdict == ROWS_NOT_OBSERVED:
+        verdict, reason = "undecided", "not observed"
+    elif failed is not None:
         more = _fix("find loss", run_id=failed.run_id).model_copy(update={"device_s": failed.device_s})
     proved = float(sum(run.audit_verdict == "pass" for run in facts.runs))
     runs = float(len(facts.runs))
-    return _clause("audit", failed is None, name="drill: audit", value=proved, bound=runs, values=values, more=more)
+    of: dict[str, Any] = {"name": "drill: audit", "reason": reason, "bound": runs, "values": values, "more": more}
+    return _clause("audit", verdict, value=proved, **of)
 
 
 def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:

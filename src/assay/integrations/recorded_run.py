@@ -25,7 +25,7 @@ from assay.base.errors import ConfigError
 from assay.elastic.environment import environment_here
 from assay.elastic.processor import processor_here
 from assay.records.processor import Processor
-from assay.records.run import Attempt, ImportedFrom, Run
+from assay.records.run import RECORD_AS_VARIABLE, Attempt, ImportedFrom, Run
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -36,8 +36,6 @@ from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy
 from assay.trackers.importers.foreign_run import plain_value
 
-NAME_VARIABLE = "ASSAY_RECORD_AS"
-"""Environment variable with the run's id, set by a campaign that starts the script; it replaces the script's name."""
 START_SLACK_S = 2.0
 """Processes of one start may begin this much after that of rank 0."""
 MAX_NAMED_CHANGES = 8
@@ -59,7 +57,7 @@ class RecordRequest(NamedTuple):
 
     def run_id(self) -> str:
         """Return the run's id."""
-        return os.environ.get(NAME_VARIABLE) or self.name.replace("/", "-")
+        return os.environ.get(RECORD_AS_VARIABLE) or self.name.replace("/", "-")
 
     def project(self) -> str:
         """Return the group of runs that it belongs to; the run's name if there is none."""

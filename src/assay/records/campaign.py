@@ -30,13 +30,21 @@ class Campaign(Record):
     def run_ids(self) -> set[str]:
         """Return the ids of the runs that the campaign trains or may train."""
         first, count = (int(self.config.get(key, 0)) for key in ("first_seed", "seeds"))
-        arms = [self.config.get("baseline"), *(candidate["name"] for candidate in self.config.get("candidates", ()))]
-        return {run_id_of(self.name, arm, seed) for arm in arms for seed in range(first, first + count)}
+        candidates = {candidate["name"]: candidate for candidate in self.config.get("candidates", ())}
+        return {
+            run_id
+            for name, arm in {self.config.get("baseline"): self.config, **candidates}.items()
+            for run_id in arm.get("runs") or [run_id_of(self.name, name, first + index) for index in range(count)]
+        }
 
 
 def run_id_of(campaign: str, arm: str, seed: int) -> str:
     """Return the id of an arm's run with one seed."""
     return f"{campaign}-{arm}-s{seed}"
+
+
+ROWS_NOT_OBSERVED = "rows: not observed"
+"""Audit verdict of a run that assay did not train, unless its checkpoint has changed."""
 
 
 class CampaignRun(Record):

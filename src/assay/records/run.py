@@ -30,6 +30,10 @@ TRAINING_TOOLS = ("accelerate", "lightning", "python", "tinker", "transformers")
 `tinker` a session of the Tinker API, which its worker records."""
 
 
+RECORD_AS_VARIABLE = "ASSAY_RECORD_AS"
+"""Environment variable with the run's id, set by a campaign that starts a script; it replaces the script's name."""
+
+
 class ImportedFrom(Record):
     """The other tool that kept or trained a run. Such a run has metrics, but no recipe and no receipts.
 

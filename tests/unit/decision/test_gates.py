@@ -372,6 +372,20 @@ def test_a_drills_record_opens_the_gate_only_if_every_exercise_passed(
     assert "kill 1: the audit says fail" in reason_text(clause) or not any(problems)
 
 
+@pytest.mark.parametrize(
+    ("audits", "verdict"),
+    [(["rows: not observed"], "undecided"), (["rows: not observed", "fail"], "fail"), (["incomplete"], "fail")],
+)
+def test_rows_that_were_not_observed_never_open_the_gate(config_of, facts_of, audits, verdict):
+    config = config_of(rule=_rule(drill="audit"))
+    facts = facts_of(config, BROAD)
+    first = [run.model_copy(update={"audit_verdict": audit}) for run, audit in zip(facts.runs, audits, strict=False)]
+    found = judge_gates(config, facts._replace(runs=(*first, *facts.runs[len(first) :])))
+    clause = _clauses(found)["drill: audit"]
+    assert (clause.verdict, found.recommendation) == (verdict, "narrow")
+    assert audits[-1] in reason_text(clause) and (clause.more is None) == (verdict == "undecided")
+
+
 def test_a_guardrail_whose_bound_clears_the_margin_passes_however_wide_its_interval(config_of, facts_of):
     """As a campaign of five points' gain had it: the standard error is above a 3.9th of the margin."""
     margin = {"guardrails": [{"benchmark": "refusals", "margin": 0.004}]}

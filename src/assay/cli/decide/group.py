@@ -118,7 +118,7 @@ def run(
             f"{_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
-        if measure_s and not target.is_scheduled():
+        if measure_s and config.recipe is not None and not target.is_scheduled():
             click.echo(f"measuring {measure_s:g} s of real steps, in a folder that is removed ...", err=True)
             click.echo(statement_text(expected_cost(loaded, seconds=measure_s)))
         for line in checked.power:
@@ -138,9 +138,7 @@ def run(
 
 def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     """Return how many of the runs exist already, as text; empty if there are none."""
-    from assay.records.campaign import run_id_of
-
-    ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
+    ids = [config.run_id(arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
     known = sum(home.has_run(run_id) for run_id in ids)
     return f" ({known:,} on record already: what is finished is not trained again)" if known else ""
 

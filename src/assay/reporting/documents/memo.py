@@ -14,8 +14,8 @@ from hashlib import sha256
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of
-from assay.decision.candidate import STAGE
-from assay.records.campaign import CampaignRun
+from assay.decision.candidate import NOT_OF_A_RECIPE, STAGE
+from assay.records.campaign import ROWS_NOT_OBSERVED, CampaignRun
 from assay.records.decision import LEAST_CHANCE, BenchmarkEffect, Clause, Decision, GateResult, Recommendation
 from assay.records.evaluation import Estimate
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
@@ -151,10 +151,12 @@ def memo_verdict(memo: Memo) -> Verdict:
     left = [f"{name} is not decided: {memo.stopped_by or 'its looks are pending'}." for name in memo.undecided]
     runs = memo.runs()
     proved = sum(run.audit_verdict == "pass" for run in runs)
+    is_open = all(run.audit_verdict in ("pass", ROWS_NOT_OBSERVED) for run in runs)
+    rows: Tone = "good" if proved == len(runs) else "open" if is_open else "bad"
     warned = [run for run in runs if run.warnings]
     models: tuple[Tone, str] = ("bad", f"{len(warned)} of {len(runs)} warned of") if warned else ("good", "no warning")
     marks = (
-        Mark("rows", "bad" if proved < len(runs) else "good", f"{proved} of {len(runs)} runs proved"),
+        Mark("rows", rows, f"{proved} of {len(runs)} runs proved"),
         Mark("models", *models),
     )
     tone = TONES[memo.decisions[0].recommendation]
@@ -285,7 +287,8 @@ def next_text(decision: Decision) -> str:
     if decision.recommendation == "scale" and STAGE in decision.patch:
         return "it stays in the pipeline"
     if decision.recommendation == "scale":
-        known = "its recipe is the new known-good one"
+        is_recipe = NOT_OF_A_RECIPE.isdisjoint(decision.patch)
+        known = "its recipe is the new known-good one" if is_recipe else "train as its runs were trained"
         if "plan" in decision.undeclared:
             return f"{known}; cost and date of scaling are unknown because the campaign requires no plan"
         plans = [seen_text(clause) for gate in decision.gates for clause in gate.clauses if clause.type == "plan"]

@@ -45,6 +45,7 @@ from assay.training.trainer.method_config import (
     Predictions,
 )
 from assay.workflows.calibration import calibrate
+from assay.workflows.campaign.elsewhere import recorded_run
 from assay.workflows.campaign.folder import LoadedCampaign, check_declaration
 from assay.workflows.campaign.paired_noise import ItemDraws, NoiseEstimator, PairedNoise
 from assay.workflows.preview import expected_s, preview
@@ -72,12 +73,27 @@ def check_arms(loaded: LoadedCampaign, *, is_declared: bool) -> int:
         _check_columns(name, config, *found)
         return found
 
-    baseline = arm(config.baseline, {})
-    if not is_declared:
-        _check_sizes(config, baseline[0].method.predictions)
-    for candidate in config.candidates:
-        _check_candidate(candidate.name, config, baseline, arm(candidate.name, candidate.patch))
+    for name in config.arm_names:
+        if not config.has_recipe(name):
+            _check_elsewhere(loaded, name)
+    if config.recipe is not None:
+        baseline = arm(config.baseline, {})
+        if not is_declared:
+            _check_sizes(config, baseline[0].method.predictions)
+        for candidate in config.candidates:
+            if candidate.patch:
+                _check_candidate(candidate.name, config, baseline, arm(candidate.name, candidate.patch))
     return (1 + len(config.candidates)) * config.seeds
+
+
+def _check_elsewhere(loaded: LoadedCampaign, arm: str) -> None:
+    """Raise `ConfigError` if a run of an arm that assay does not train cannot be judged, or a suite cannot judge it."""
+    runs = loaded.config.arm(arm).runs
+    for run_id in runs:
+        recorded_run(loaded.home, run_id, of=f"arm '{arm}'")
+    for benchmark in loaded.config.benchmarks:
+        assert isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None, "the configuration was checked"
+        check_suite(benchmark, loaded.base_dir / benchmark.suite, None, owner=f"arm '{arm}'")
 
 
 def _check_candidate(
@@ -181,8 +197,9 @@ def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, bas
             check_suite(benchmark, base_dir / benchmark.suite, method, owner=f"arm '{arm}'")
 
 
-def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, owner: str) -> None:
-    """Raise an error if the suite cannot be read, does not fit the method, or lacks the campaign's benchmark."""
+def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig | None, *, owner: str) -> None:
+    """Raise an error if the suite cannot be read, does not fit the method, or lacks the campaign's benchmark. Without a
+    method it must fit a language model."""
     name, suite = benchmark.benchmark or benchmark.name, supported_suite(path, method, owner=owner)
     known = [item.name for item in suite.benchmarks]
     if name not in known:

@@ -43,8 +43,9 @@ from assay.decision.gates import passes_except_holdout
 from assay.decision.row_scores import definition_sha256, result_of_predictions, scored_predictions
 from assay.evals.config import read_suite
 from assay.evals.items import suite_sha256
+from assay.evals.queue import request
 from assay.planning.program.offer import Offer
-from assay.records.campaign import CampaignRun, HoldoutOpening, run_id_of
+from assay.records.campaign import ROWS_NOT_OBSERVED, CampaignRun, HoldoutOpening
 from assay.records.coverage import Coverage
 from assay.records.decision import Decision, Look, Source
 from assay.records.drill import DrillReport
@@ -66,6 +67,7 @@ from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.training.recipe import recipe_of
 from assay.workflows.bookkeeping import rebuild_run, writer_of
+from assay.workflows.campaign.elsewhere import is_trained, last_checkpoint
 from assay.workflows.campaign.folder import (
     OpenCampaign,
     newest_decisions,
@@ -130,22 +132,22 @@ def gather(
 def score_run(campaign: OpenCampaign, arm_run: ArmRun, scoring: "Scoring") -> ScoredRun:
     """Return a finished run with a result on every benchmark; those from predictions are computed here."""
     run, ledger = arm_run.run, scoring.ledger
-    evaluation = ledger.evaluations(run.run_id)[-1]
     folders = {
-        benchmark.name: _predictions_folder(benchmark, arm_run, evaluation, scoring)
+        benchmark.name: _predictions_folder(benchmark, arm_run, ledger.evaluations(run.run_id)[-1], scoring)
         if isinstance(benchmark, PredictionsBenchmark)
         else suite_folder(campaign, benchmark, run, ledger, scoring.clock)
         for benchmark in campaign.config.open_benchmarks
     }
     audit = ledger.audit(run.run_id)
+    verdict = audit.verdict if audit else "not audited"
     warned = model_numbers(ledger, run.run_id).warnings()
     record = CampaignRun(
         arm=arm_run.arm,
         seed=arm_run.seed,
         run_id=run.run_id,
         recipe_sha256=run.recipe_sha256,
-        weights_digest=evaluation.weights_digest,
-        audit_verdict=audit.verdict if audit else "not audited",
+        weights_digest=_last_weights(run, ledger),
+        audit_verdict=ROWS_NOT_OBSERVED if run.is_recorded() and verdict != "fail" else verdict,
         num_attempts=max(1, len(ledger.attempts(run.run_id))),
         device_s=device_seconds_of(run.run_id, ledger),
         warnings=tuple(warning.statement() for warning in warned),
@@ -158,13 +160,14 @@ def score_finished_runs(campaign: OpenCampaign, arm: str, scoring: "Scoring") ->
     """Return the arm's finished and evaluated runs, seed by seed up to the first that is not; trains nothing."""
     found: list[ScoredRun] = []
     for seed in campaign.config.seed_numbers:
-        run_id = run_id_of(campaign.config.name, arm, seed)
+        run_id = campaign.config.run_id(arm, seed)
         if not campaign.home.has_run(run_id):
             break
-        arm_run = ArmRun(arm, seed, load_run(campaign.home, run_id))
+        has_recipe = campaign.config.has_recipe(arm)
+        arm_run = ArmRun(arm, seed, load_run(campaign.home, run_id) if has_recipe else campaign.home.run(run_id))
         if not scoring.ledger.evaluations(run_id):  # the ledger may have missed facts of the folder
             rebuild_run(scoring.ledger, arm_run.run)
-        if not scoring.ledger.evaluations(run_id):
+        if not (scoring.ledger.evaluations(run_id) if has_recipe else is_trained(arm_run.run)):
             break
         found.append(score_run(campaign, arm_run, scoring))
     return found
@@ -194,7 +197,7 @@ def suite_folder(campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, le
     """Return the folder of the result for the run's last weights; evaluate now if it is missing and a suite is
     named."""
     name = benchmark.benchmark or benchmark.name
-    weights_digest = ledger.evaluations(run.run_id)[-1].weights_digest
+    weights_digest = _last_weights(run, ledger)
     folder = _folder_of_result(name, run, weights_digest)
     if folder is None and benchmark.suite is not None:
         _evaluate_last(campaign.home, run, Path(campaign.record.base_dir) / benchmark.suite, clock)
@@ -205,6 +208,13 @@ def suite_folder(campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, le
             "the campaign's file, or evaluate it with 'assay eval'; then run the campaign again, and it continues."
         )
     return folder
+
+
+def _last_weights(run: Run, ledger: Ledger) -> str:
+    """Return the digest of a run's last weights."""
+    if run.is_recorded():
+        return last_checkpoint(run).weights_digest
+    return ledger.evaluations(run.run_id)[-1].weights_digest
 
 
 ScoreSealed = Callable[[OpenCampaign, SuiteBenchmark, Run, Ledger, Clock], Path]
@@ -234,8 +244,11 @@ def _evaluate_last(home: Home, run: Run, suite: Path, clock: Clock) -> None:
     """Evaluate the last commit, unless another worker does or did."""
     queue = queue_of(run, suite=str(suite.resolve()))
     only_the_last = queue.config.model_copy(update={"every_steps": NEVER})
+    if run.is_recorded():
+        last = last_checkpoint(run)  # may be of an earlier step than the last, and a session has no last one
+        request(queue.store, last.step, last.weights_digest, queue.suite_sha256)
     with writer_of(home, run) as writer:
-        work(queue._replace(config=only_the_last), writer, clock=clock, follow=True)
+        work(queue._replace(config=only_the_last), writer, clock=clock, follow=not run.is_session())
         record_results(queue, writer)
 
 
@@ -279,6 +292,8 @@ def _secondary_facts(
 def _most_items(facts: Facts, benchmarks: Sequence[Benchmark], run: Run) -> dict[str, int]:
     """Return the maximum number of items by benchmark, for benchmarks on held-out rows; empty if the dataset is
     gone."""
+    if run.is_recorded():
+        return {}
     data = recipe_of(run).data
     split = data.split.model_copy(update={"drop_leaks": False})  # finding leaks would read all tokens
     try:
@@ -384,7 +399,7 @@ def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
     decision = newest_decisions(campaign.home.campaign_dir(name)).get(facts.candidate)
     if decision is None:
         raise DataError(f"Campaign '{name}' has decided nothing on '{facts.candidate}' yet. Run it to a look.")
-    patch = campaign.config.candidate(facts.candidate).patch
+    patch = campaign.config.candidate(facts.candidate).change
     if decision.patch != patch:
         raise DataError(
             f"Campaign '{name}' tried '{facts.candidate}' with another patch: {decision.patch}, not {patch}. "

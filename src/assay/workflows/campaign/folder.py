@@ -29,7 +29,7 @@ from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.dataset.dataset import Dataset
-from assay.decision.candidate import BASELINE, STAGE, known_good_after, known_good_recipe, patched
+from assay.decision.candidate import BASELINE, NOT_OF_A_RECIPE, known_good_after, known_good_recipe, patched
 from assay.decision.config import CampaignConfig, SuiteBenchmark
 from assay.evals.config import read_suite
 from assay.evals.items import named_files, suite_sha256
@@ -57,7 +57,7 @@ class LoadedCampaign(NamedTuple):
     base_dir: Path
     """Folder that its paths are relative to."""
     recipe: LoadedConfig
-    """The baseline's, before seeds are filled in."""
+    """The baseline's, before seeds are filled in; empty if it has none."""
     known_good: KnownGood | None = None
     """None if the recipe is a file."""
 
@@ -95,6 +95,8 @@ class OpenCampaign(NamedTuple):
 def load_campaign(home: Home, path: Path, overrides: tuple[str, ...] = ()) -> LoadedCampaign:
     """Read a campaign file and its recipe. Raises `ConfigError` that lists every wrong key with a hint."""
     config = validated(CampaignConfig, read_config_file(path, overrides))
+    if config.recipe is None:
+        return LoadedCampaign(home, config, path.parent, LoadedConfig({}, {}))
     return LoadedCampaign(home, config, path.parent, *known_good_recipe(path.parent / config.recipe))
 
 
@@ -132,7 +134,9 @@ def find_campaign(home: Home, name: str) -> OpenCampaign:
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
     record = _located(declared_campaign(folder), settings.pop("locations"), folder)
     config = _declared_config(record, settings)
-    known_good = known_good_recipe(Path(record.base_dir) / config.recipe)[1] if record.known_good_sha256 else None
+    known_good = None
+    if record.known_good_sha256 and config.recipe is not None:
+        known_good = known_good_recipe(Path(record.base_dir) / config.recipe)[1]
     return OpenCampaign(home, record, config, known_good)
 
 
@@ -221,8 +225,8 @@ def _as_declared(home: Home, requested: Campaign, config: CampaignConfig) -> tup
     if found.config_sha256 == requested.config_sha256:
         return found, config
     changed = sorted(_changes("", found.config, requested.config))
-    before, now = (validated(Recipe, LoadedConfig(campaign.recipe, {})) for campaign in (found, requested))
-    if not changed and before == now:
+    recipes = (validated(Recipe, LoadedConfig(campaign.recipe, {})) for campaign in (found, requested))
+    if not changed and next(recipes) == next(recipes):
         return found, config
     changed = changed or ["the known-good recipe"]
     raise ConfigError(
@@ -334,9 +338,9 @@ def _is_revised(recorded: Decision, found: Decision) -> bool:
 
 def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
     """Save the recipe of a scaled candidate as known good; remove it if a revision no longer scales it. Stages
-    are skipped."""
+    and arms without a recipe are skipped."""
     key = f"{decision.candidate}.{KNOWN_GOOD_FILE}"
-    if STAGE in decision.patch:
+    if not NOT_OF_A_RECIPE.isdisjoint(decision.patch):
         return
     if decision.recommendation == "scale":
         known_good = known_good_after(

@@ -105,6 +105,8 @@ class NoiseEstimator:
         return next(benchmark for benchmark in self._config.benchmarks if benchmark.name == name)
 
     def data_warnings(self) -> list[Warned]:
+        if self._config.recipe is None:
+            return []
         recipe, view = self._baseline()
         return data_warnings(recipe, view.dataset)
 
@@ -163,18 +165,20 @@ class NoiseEstimator:
     def _has_same_definition(self, effect: BenchmarkEffect) -> bool:
         """Return whether the effect is of the benchmark with that name here: the same rows and questions."""
         benchmark = self._benchmark(effect.benchmark)
-        recipe, view = self._baseline()
-        suite = recipe.evaluation.suite if recipe.evaluation is not None else None
         try:
             result = load_result((self._home.folder / effect.candidate_results[0].path).parent)
             if isinstance(benchmark, PredictionsBenchmark):
-                of = {"dataset": view.dataset.fingerprint, "split": "validation"}
+                of = {"dataset": self._baseline()[1].dataset.fingerprint, "split": "validation"}
                 return result.benchmark_sha256 == definition_sha256(benchmark, **of)
             # Imported results have no suite: only the name is known.
-            requested = benchmark.suite or suite
+            requested = benchmark.suite or self._suite_of_recipe()
             return requested is None or self._suite(requested).covers(result)
         except DataError:
             return False
+
+    def _suite_of_recipe(self) -> str | None:
+        evaluation = self._baseline()[0].evaluation
+        return None if evaluation is None else evaluation.suite
 
     def _assumed(self, names: Sequence[str]) -> PairedNoise | None:
         """Return the assumed noise, for shares of items that can be counted now."""

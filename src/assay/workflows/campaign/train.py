@@ -41,6 +41,7 @@ from assay.store.run_results import keep_audit
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of, recipe_sha256
 from assay.workflows.bookkeeping import rebuild_run, writer_of
+from assay.workflows.campaign.elsewhere import is_trained, recorded_run, run_command, run_of_command
 from assay.workflows.campaign.folder import OpenCampaign
 from assay.workflows.guards import heed_guards
 from assay.workflows.run import check_recipe, create_run, load_run
@@ -117,6 +118,8 @@ class ArmPlan(NamedTuple):
     """None: no limit."""
     run_of: Callable[[str, int], Run]
     """(arm, seed) -> the run's record, created if needed."""
+    run_command: Callable[[str, int], Run] | None = None
+    """Trains the run of an arm with a command here."""
 
     def run_id(self, arm: str, seed: int) -> str:
         return run_id_of(self.name, arm, seed)
@@ -134,15 +137,19 @@ def campaign_arm_plan(campaign: OpenCampaign) -> ArmPlan:
         workers=config.workers,
         budget_device_hours=config.budget_device_hours,
         run_of=partial(arm_run, campaign),
+        run_command=partial(run_command, campaign),
     )
 
 
 def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
     """Return the run's record, created if needed. Raises `ConfigError` if a run exists with another recipe."""
-    config = campaign.config
+    config, run_id = campaign.config, campaign.config.run_id(arm, seed)
+    if config.arm(arm).runs:
+        return recorded_run(campaign.home, run_id, of=f"arm '{arm}'")
+    if not config.has_recipe(arm):
+        return run_of_command(campaign, arm, seed)
     patch = {} if arm == config.baseline else config.candidate(arm).patch
     recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
-    run_id = run_id_of(config.name, arm, seed)
     of = f"arm '{arm}' of campaign '{config.name}'"
     return ensure_run(campaign.home, recipe, run_id=run_id, workers=config.workers, of=of, owner="campaign")
 
@@ -213,17 +220,21 @@ class ArmScheduler:
                 # Check the launch before the log: a run that ends in between is finished, not dead.
                 if (found := self._find_pending(arm_run)) is not None:
                     self._pending.append(found)
-                elif _log_of(arm_run.run).finished() is not None:
+                elif is_trained(arm_run.run):
                     yield self._finish(arm_run)
-                elif (refusal := self._budget_refusal(arm_run)) is None:
-                    self._pending.append(self._start(arm_run))
-                else:
+                elif (refusal := self._budget_refusal(arm_run)) is not None:
                     waiting = []
+                elif arm_run.run.is_recorded() and self._plan.run_command is not None:
+                    yield self._finish(arm_run._replace(run=self._plan.run_command(arm, seed)))
+                else:
+                    self._pending.append(self._start(arm_run))
             ended = [pending for pending in self._pending if self._execution.state_of(pending.launch) == "ended"]
             for pending in ended:
                 self._pending.remove(pending)
-                if _log_of(pending.arm_run.run).finished() is not None:
+                if is_trained(pending.arm_run.run):
                     yield self._finish(pending.arm_run)
+                elif pending.arm_run.run.is_recorded():
+                    waiting.insert(0, pending.arm_run[:2])
                 else:
                     self._pending.append(self._restart(pending))
             if self._pending and not ended:
@@ -234,7 +245,7 @@ class ArmScheduler:
     def _find_pending(self, arm_run: ArmRun) -> _PendingRun | None:
         """Return the pending launch of a run, whoever started it; None if there is none."""
         run, launch = arm_run.run, last_launch(arm_run.run)
-        if launch is None:
+        if launch is None or (run.is_recorded() and is_trained(run)):
             return None
         state = self._execution.state_of(launch)
         if state in ("queued", "running"):
@@ -287,9 +298,9 @@ class ArmScheduler:
         """Complete a finished run: add an evaluation or audit that its launch did not get to."""
         run = arm_run.run
         self._costs.setdefault(arm_run.arm, []).append(self._held_s(run))
-        if not self._ledger.evaluations(run.run_id):
+        if not run.is_recorded() and not self._ledger.evaluations(run.run_id):
             self._ledger.record_evaluation(evaluate_run(run, _log_of(run)))
-        if self._ledger.audit(run.run_id) is None:
+        if not run.is_session() and self._ledger.audit(run.run_id) is None:
             keep_audit(self._ledger, run.run_dir, audit_run(run, _log_of(run)))
         return arm_run
 
@@ -331,7 +342,7 @@ class ArmScheduler:
                     continue
                 run = self._plan.home.run(run_id)
                 held_s = self._held_s(run)
-                if _log_of(run).finished() is None and _is_started(run):
+                if not is_trained(run) and _is_started(run):
                     held_s = max(held_s + self._running_s(run), self._expected_s(arm))
                 bound_s += held_s
         return bound_s

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+import assay as assay_api
 from assay.base.errors import ConfigError
 from assay.distributed.ranks import Ranks
+from assay.integrations.recording import record
 from assay.records.goodput import Goodput
 from assay.reporting.views.cost import cost_report, owners_in
 from assay.reporting.views.runs.run import run_view
@@ -19,6 +21,8 @@ from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.curves import metric_series
 from assay.workers.sessions.handler import SessionHandler
 from assay.workers.sessions.rank_models import OwnModels
+from assay.workflows.campaign.elsewhere import recorded_run
+from assay.workflows.campaign.folder import newest_decisions
 from assay.workflows.delete import plan_deletion
 from assay.workflows.rebuild import rebuild_all
 from forked_ranks import on_ranks
@@ -190,3 +194,35 @@ def test_an_exported_step_is_a_checkpoint_that_a_suite_evaluates(home: Home, tmp
         [result] = ledger.benchmark_results(SESSION)
     assert (result.step, result.candidate, result.benchmark) == (5, "tiny", "answers")
     assert line_of(home).evaluation_hours > 0
+
+
+def test_a_session_is_an_arm_of_a_campaign_beside_recorded_runs(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(home.folder))
+    with pytest.raises(ConfigError, match=f"'assay runs export {SESSION} --adapters merged' writes"):
+        recorded_run(home, SESSION, of="arm 'a'")
+    assay = AssayAt(home.folder, tmp_path)
+    exported = assay.json("runs", "export", f"{SESSION}@5", "--out", tmp_path / "model", "--force")
+    for name in ("first", "second", "third"):
+        with record(f"model/{name}") as run:
+            run.log(1, {"loss": 1.0})
+            run.checkpoint(tmp_path / "model", 1)
+    items = ['{"prompt": "a model", "answer": "answers"}\n', '{"prompt": "model", "answer": "a"}\n']
+    (tmp_path / "items.jsonl").write_text("".join(items))
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "tiny", "benchmarks": [BENCHMARK]}))
+    campaign = {
+        "name": "sessions", "question": "Are they equal?", "seeds": 2, "budget_device_hours": 1,
+        "runs": ["model-first", SESSION], "candidates": [{"name": "same", "runs": ["model-second", "model-third"]}],
+        "benchmarks": [{"type": "suite", "name": "answers", "suite": "suite.yaml"}],
+        "rule": {"primary": ["answers"], "least_effect": 0.1},
+    }  # fmt: skip
+    (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(campaign))
+    assay("decide", "run", "campaign.yaml")
+    [decision] = newest_decisions(home.campaigns / "sessions").values()
+    assert [run.run_id for run in decision.runs] == ["model-first", SESSION, "model-second", "model-third"]
+    assert {run.audit_verdict for run in decision.runs} == {"rows: not observed"}
+    assert decision.runs[1].weights_digest == exported["weights_digest"]
+    assert decision.effect.value == 0 and decision.runs[1].device_s > 0
+    assay("decide", "again", "sessions")
+    assert assay_api.run(SESSION).view().status == "succeeded"
