@@ -226,7 +226,7 @@ def test_rates_per_exposure_do_not_blame_who_merely_ran_longer(tmp_path):
         (lambda k: {"failed": 1, "host": k % 3}, "every attempt failed"),
         (lambda k: {"failed": k % 2, "host": k}, "no value is shared by 4 attempts"),
         (lambda k: {"failed": k % 2, "host": "n"}, "all attempts have one value"),
-        (lambda k: {"failed": k % 2, "host": k % 3, "recipe": "one"}, "1 unit"),
+        (lambda k: {"failed": k % 2, "host": k % 3, "recipe": "one"}, "attempts are of 1"),
     ],
 )
 def test_where_nothing_can_be_known_the_verdict_says_why(tmp_path, cells, message):
