@@ -50,8 +50,8 @@ class LabelledLog(NamedTuple):
     """From 0."""
 
 
-def labelled_logs() -> Iterator[LabelledLog]:
-    for file in FILES:
+def labelled_logs(files: Sequence[str] = FILES) -> Iterator[LabelledLog]:
+    for file in files:
         name, classes, lines, failing = "", frozenset[str](), list[str](), set[int]()
         for line in [*(Path(__file__).parent / file).read_text().split("\n")[:-1], "=== end | unknown | end"]:
             heading = _HEADING.match(line)
@@ -65,8 +65,8 @@ def labelled_logs() -> Iterator[LabelledLog]:
             name, classes, lines, failing = heading[1], frozenset(heading[2].split(",")), [], set()
 
 
-def incidents() -> Iterator[LogIncident]:
-    for number, log in enumerate(labelled_logs()):
+def incidents(files: Sequence[str] = FILES) -> Iterator[LogIncident]:
+    for number, log in enumerate(labelled_logs(files)):
         rng = np.random.default_rng([SEED, zlib.crc32(log.name.encode())])
         held_out = is_in_held_out_half(log.name)
         plain = "\n".join(log.lines).encode()

@@ -7,14 +7,16 @@ import pytest
 
 AT_LEAST = {
     "logs": {"all: first": 0.865, "all: among_three": 0.969, "all: class_right": 0.898},
+    "second_logs": {"all: first": 0.807, "all: among_three": 0.977, "all: class_right": 0.932},
     "hang": {"ranks_named": 0.98, "incidents_right": 0.98, "torch 2.3: ranks_named": 0.888},
     "slow": {"found_0.005": 1.0, "found_large": 1.0, "assigned": 0.963},
     "skew": {"right": 0.965},
     "failures": {"culprit_confirmed": 0.764, "culprit_first": 0.867},
 }
-"""Figures of both halves. The class is right in all logs of the half that was shown, and in 80% of the others."""
+"""Figures of both halves. Of `logs`, the class is right in all of the half that was shown, and in 80% of the others."""
 AT_MOST: dict[str, dict[str, float]] = {
     "logs": {},
+    "second_logs": {},
     "hang": {"wrongly_named": 0, "torch 2.3: wrongly_named": 0},
     "slow": {"false_per_100_runs": 0, "wrong_blame": 1},
     "skew": {"innocent_blamed": 0},
@@ -23,6 +25,7 @@ AT_MOST: dict[str, dict[str, float]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # `slow` takes three minutes on two cores that others use too
 @pytest.mark.parametrize("question", AT_LEAST)
 def test_incidents_that_no_rule_was_tried_on_are_read_as_before(question: str, tmp_path: Path) -> None:
     incidents = importlib.import_module(f"foreign_incidents.{question}")
