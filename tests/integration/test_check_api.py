@@ -123,19 +123,22 @@ def judge(fault: str, folder: Path, kinds: tuple[str, ...]) -> None:
     assert (code, found["verdict"]) == ((1, "fail") if failed else (0, "pass"))
 
 
-@pytest.mark.parametrize("fault", QUICK)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=() if fault == "executes_twice" else pytest.mark.slow) for fault in QUICK],
+)
 def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
     judge(fault, tmp_path, QUICK[fault])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found_alone(fault: str, tmp_path: Path) -> None:
     judge(fault, tmp_path, (*MESSAGES, *KILLS))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("loops", [("jobs",), ("sft", "rl", "dpo")], ids=" ".join)
 def test_ours_holds_everything(loops: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

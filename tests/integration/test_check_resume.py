@@ -28,7 +28,6 @@ FAULTS = {
 }
 SHOWN_BY = {"torn": "save", "kept": "save", "exit_code": "sigterm", "sigterm": "sigterm"}
 """Property -> the exercise that shows it; by default the kill between two saves."""
-QUICK = ("trains_the_prefetch_twice", "restores_no_scheduler", "overwrites_the_last_good_one")
 GRACE_S = 40
 """On a busy machine, Python takes long to end."""
 
@@ -47,11 +46,13 @@ def failing(found: dict[str, Any]) -> set[str]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAULTS]
+    "script",
+    [pytest.param(name, marks=() if name == "trains_the_prefetch_twice" else pytest.mark.slow) for name in FAULTS],
 )
-def test_a_planted_fault_is_found_and_no_other(script: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tries", ["one", pytest.param("all", marks=pytest.mark.soak)])
+def test_a_planted_fault_is_found_and_no_other(script: str, tries: str, tmp_path: Path) -> None:
     name = FAULTS[script]
-    exercises = [f"--exercises={SHOWN_BY.get(name, 'step')}"] if script in QUICK else []
+    exercises = [f"--exercises={SHOWN_BY.get(name, 'step')}"] if tries == "one" else []
     grace = 10 if name == "sigterm" else GRACE_S
     words = [sys.executable, str(SCRIPTS / f"{script}.py"), "{out}"]
     code, found, printed = check(*words, options=[*exercises, f"--grace={grace}"], tmp_path=tmp_path)
@@ -92,8 +93,11 @@ RIGHT = {
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("script", RIGHT)
-@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("script", "times"),
+    [pytest.param("exact", 1, marks=pytest.mark.slow)]
+    + [pytest.param(script, 10, marks=pytest.mark.soak) for script in RIGHT],
+)
 def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path: Path) -> None:
     sizes = ["--workers=1,2"] if script == "exact_ddp" else []
     for _ in range(times):

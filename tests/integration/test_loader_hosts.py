@@ -20,7 +20,7 @@ def test_each_row_is_learned_once_an_epoch_in_the_undisturbed_order(name: str, t
     assert trained == undisturbed_steps(tmp_path / "data")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", HERE)
 def test_the_hosts_own_loader_fails_the_same_test(name: str, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def train(run: RunRecorder, steps: range) -> None:
         run.log(step, {"loss": 1 / step})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["transformers", "accelerate"])
 def test_a_killed_training_is_one_run_with_two_attempts(host: str, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out"
