@@ -249,6 +249,7 @@ def test_a_restart_that_fails_is_named(command: str, message: str) -> None:
         run_command("--restart", command, f"http://127.0.0.1:{free_port()}", 1.0)
 
 
+@pytest.mark.slow
 def test_a_restart_that_fails_ends_the_check(tmp_path: Path) -> None:
     with faulty_server("none", tmp_path) as (url, _):
         code, found, errors = check(url, "--loop", "sft", "--restart", "exit 3", "--fault", "restart-after")

@@ -175,6 +175,7 @@ def test_a_command_without_its_output_folder_is_refused_before_it_runs(tmp_path:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_script_that_never_saves_fails_to_resume(tmp_path: Path) -> None:
     code, found, _ = check(*script_file(tmp_path, TRAIN), options=[], tmp_path=tmp_path)
     assert (code, failing(found)) == (1, {"resumes"})
@@ -200,6 +201,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_daemon_is_named_and_ended(tmp_path: Path) -> None:
     words = script_file(tmp_path, TRAIN + DAEMON)
     code, found, _ = check(*words, options=[], tmp_path=tmp_path)
@@ -218,6 +220,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.slow
 def test_a_script_with_other_files_at_each_start_is_said_to_be_one(tmp_path: Path) -> None:
     words = script_file(tmp_path, TRAIN + OTHER_NAMES)
     code, found, _ = check(*words, options=["--exercises=step"], tmp_path=tmp_path)

@@ -76,8 +76,8 @@ class _Run(_Type):
             if not is_session(value):
                 raise
             raise ConfigError(
-                f"{value}: no worker has executed a request of the session, so it is no run yet. Start 'assay serve "
-                "sessions'."
+                f"{value}: no worker of this home has executed a request of such a session, so it is no run. "
+                "'assay serve sessions' is the worker; 'assay runs list' has the sessions so far."
             ) from error
 
 

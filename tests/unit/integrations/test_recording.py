@@ -98,8 +98,8 @@ def test_the_phases_of_all_devices_sum_to_the_time_that_they_were_held(home: Hom
         goodput = goodput_of(ledger, [ledger.run("digits-first")])
     attempt = view(home).attempts[0]
     assert attempt.held_s is not None
-    assert goodput.held_device_s == pytest.approx(4 * attempt.held_s, rel=1e-6)
-    assert sum(goodput.by_phase.values()) == pytest.approx(goodput.held_device_s, rel=1e-6)
+    assert goodput.held_device_s == pytest.approx(4 * attempt.held_s, abs=1e-4)
+    assert sum(goodput.by_phase.values()) == pytest.approx(goodput.held_device_s, abs=1e-4)
     assert set(goodput.by_phase) >= {"startup", "data", "compute"}
 
 

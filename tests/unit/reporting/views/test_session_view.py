@@ -1,14 +1,12 @@
 """What `assay runs show` says of a session."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from assay.cli.main import cli
 from assay.records.session import SessionCharged, SessionCheckpoint, SessionCreated, SessionModel
+from assay.reporting.views.session import session_view
 from assay.serving.sessions.request_log import JSON, PROTOBUF, Result, TargetId
 from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker import results
@@ -45,21 +43,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("home")
-def test_a_session_is_shown_with_its_models_what_they_wait_for_and_its_cost() -> None:
-    shown = CliRunner().invoke(cli, ["runs", "show", SESSION, "--json"])
-    assert shown.exit_code == 0, shown.output
-    view = json.loads(shown.output)
-    assert (view["project"], view["device_hours"], view["cost"], view["currency"]) == ("ours", 1.5, 3.0, "EUR")
-    [model] = view["models"]
-    assert (model["num_requests"], model["num_results"]) == (4, 3)
-    assert (model["loss"], model["gradient_norm"]) == (2.5, 0.125)
-    assert "No worker" in model["waiting_for"] and model["saved"] == [f"tinker://{MODEL}/weights/a"]
-    text = CliRunner().invoke(cli, ["runs", "show", str(MODEL)]).output
-    assert "3 of 4" in text and "3.00 EUR" in text and f"tinker://{MODEL}/weights/a" in text
+def test_a_session_is_shown_with_its_models_what_they_wait_for_and_what_was_saved(home: Path) -> None:
+    shown = session_view(home / SESSION)
+    assert shown is not None and shown.project == "ours"
+    [model] = shown.models
+    assert (model.num_requests, model.num_results) == (4, 3)
+    assert (model.loss, model.gradient_norm) == (2.5, 0.125)
+    assert "No worker" in model.waiting_for and list(model.saved) == [f"tinker://{MODEL}/weights/a"]
 
 
-@pytest.mark.usefixtures("home")
-def test_a_session_that_is_not_there_is_named() -> None:
-    missing = CliRunner().invoke(cli, ["runs", "show", SESSION.replace("0", "1")])
-    assert missing.exit_code and "No session session-1111" in str(missing.exception or missing.output)
+def test_a_session_that_is_not_there_has_no_view(home: Path) -> None:
+    assert session_view(home / SESSION.replace("0", "1")) is None

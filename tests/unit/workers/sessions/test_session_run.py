@@ -21,7 +21,6 @@ from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.curves import metric_series
 from assay.workers.sessions.handler import SessionHandler
 from assay.workers.sessions.rank_models import OwnModels
-from assay.workflows.campaign.elsewhere import recorded_run
 from assay.workflows.campaign.folder import newest_decisions
 from assay.workflows.delete import plan_deletion
 from assay.workflows.rebuild import rebuild_all
@@ -169,7 +168,10 @@ def test_show_and_triage_tell_what_happened_to_a_session(home: Home) -> None:
 
 def test_a_session_that_no_worker_has_taken_is_no_run_yet(home: Home) -> None:
     other = SESSION[:-1] + "1"
-    assert "no worker has executed a request of the session" in AssayAt(home.folder)("runs", "show", other, code=2).err
+    assert (
+        "no worker of this home has executed a request of such a session"
+        in AssayAt(home.folder)("runs", "show", other, code=2).err
+    )
 
 
 def test_what_needs_a_recipe_or_deletes_a_session_is_refused_with_a_reason(home: Home) -> None:
@@ -200,8 +202,6 @@ def test_a_session_is_an_arm_of_a_campaign_beside_recorded_runs(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(home.folder))
-    with pytest.raises(ConfigError, match=f"'assay runs export {SESSION} --adapters merged' writes"):
-        recorded_run(home, SESSION, of="arm 'a'")
     assay = AssayAt(home.folder, tmp_path)
     exported = assay.json("runs", "export", f"{SESSION}@5", "--out", tmp_path / "model", "--force")
     for name in ("first", "second", "third"):
@@ -210,12 +210,14 @@ def test_a_session_is_an_arm_of_a_campaign_beside_recorded_runs(
             run.checkpoint(tmp_path / "model", 1)
     items = ['{"prompt": "a model", "answer": "answers"}\n', '{"prompt": "model", "answer": "a"}\n']
     (tmp_path / "items.jsonl").write_text("".join(items))
-    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "tiny", "benchmarks": [BENCHMARK]}))
+    (tmp_path / "suite.yaml").write_text(
+        yaml.safe_dump({"name": "tiny", "benchmarks": [{**BENCHMARK, "name": "said"}]})
+    )
     campaign = {
         "name": "sessions", "question": "Are they equal?", "seeds": 2, "budget_device_hours": 1,
         "runs": ["model-first", SESSION], "candidates": [{"name": "same", "runs": ["model-second", "model-third"]}],
-        "benchmarks": [{"type": "suite", "name": "answers", "suite": "suite.yaml"}],
-        "rule": {"primary": ["answers"], "least_effect": 0.1},
+        "benchmarks": [{"type": "suite", "name": "said", "suite": "suite.yaml"}],
+        "rule": {"primary": ["said"], "least_effect": 0.1},
     }  # fmt: skip
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(campaign))
     assay("decide", "run", "campaign.yaml")

@@ -85,9 +85,9 @@ class RunLine(RunHead):
     """A row of the run list."""
 
     attempts: int
-    trained_by: str
+    trained_by: str = ""
     """Method that trained it, or the other tool: `tinker` is a session of the Tinker API."""
-    loss: float | None
+    loss: float | None = None
     """The last one of rank 0, committed or not."""
     metric: str | None
     """Metric that compares such runs, e.g. `AUC`."""
