@@ -123,10 +123,8 @@ def judge(fault: str, folder: Path, kinds: tuple[str, ...]) -> None:
     assert (code, found["verdict"]) == ((1, "fail") if failed else (0, "pass"))
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(fault, marks=() if fault == "executes_twice" else pytest.mark.slow) for fault in QUICK],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", QUICK)
 def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
     judge(fault, tmp_path, QUICK[fault])
 
