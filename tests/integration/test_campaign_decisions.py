@@ -47,7 +47,7 @@ from assay.statistics.benchmark_items import (
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
-from assay.store.home import Home
+from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
@@ -794,6 +794,18 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
         check_declaration(load_campaign(Home.from_environment(), path), SystemClock())
     assert all(element.read_bytes() == content for element, content in before.items()), "--check writes nothing"
+
+
+def test_a_campaign_that_an_earlier_release_declared_goes_on(campaign_file) -> None:
+    path, home = campaign_file(), Home.from_environment()
+    declared = declare(load_campaign(home, path), SystemClock()).record
+    keys = {key: value for key, value in declared.config.items() if key not in ("command", "runs")}
+    candidates = [{key: arm[key] for key in arm if key not in ("command", "runs")} for arm in keys["candidates"]]
+    earlier = declared.model_copy(update={"config": {**keys, "candidates": candidates}, "config_sha256": "earlier"})
+    (home.campaigns / declared.name / CAMPAIGN_FILE).write_bytes(earlier.to_json().encode())
+    assert decided(path, SimulatedTrainer(GOOD))[1].decisions["treated"].recommendation == "scale"
+    with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
+        decided(campaign_file(least_effect=0.001), SimulatedTrainer({}))
 
 
 @pytest.mark.slow
