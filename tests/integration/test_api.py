@@ -87,6 +87,7 @@ def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Pa
         "loader.lanes=4", "trainer.max_steps=8"
     )
     assert first.resolved()["trainer"]["max_steps"] == 8 and "max_steps" not in assay.Recipe.new(tiny_dataset).values
+    assert first.resolved()["evaluation"] is None and "evaluation" not in first.values
     first.save(recipe.parent / "known-good.yaml")
     tree = {
         "name": "small", "question": "Does a far higher learning rate help?", "recipe": "known-good.yaml",
@@ -102,7 +103,9 @@ def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Pa
     campaign = assay.decide(file, "question=Does it?")
     assert campaign.recommendations.keys() == {"faster"} and len(campaign.runs) == 4
     assert all(run.audit().verdict == "pass" for run in campaign.runs)
+    (campaign.folder / "memo.html").unlink()
     again = assay.Campaign("small").decide_again()
+    assert (campaign.folder / "memo.html").exists(), "it was decided again"
     assert again.recommendations == campaign.recommendations
     assert again.memo().facts.question == "Does it?" and "faster" in str(again.memo())
     assert "<iframe" in again._repr_html_()

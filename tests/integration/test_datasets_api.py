@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import assay
+from assay.api.commands import run_command
 
 
 def test_a_dataset_is_built_indexed_again_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +20,10 @@ def test_a_dataset_is_built_indexed_again_and_shown(tmp_path: Path, monkeypatch:
     assert named.fingerprint == built.fingerprint == indexed.fingerprint
     assert repr(named) == "Dataset('datasets/mine')"
     assert "40 rows" in str(named) and named._repr_html_().startswith("<pre>")
+    # A kernel of Jupyter asks for colours, which a bar of progress would take for a terminal.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    printed = run_command("data", "show", "datasets/mine", is_json=False)
+    assert "40 rows" in printed and "\x1b" not in printed and "\x1b" not in named._repr_html_()
 
 
 def test_wrong_input_is_said_as_the_commands_say_it(tmp_path: Path) -> None:
