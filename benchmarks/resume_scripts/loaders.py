@@ -31,16 +31,10 @@ def without_pictures() -> None:
         module.__path__ = []
 
 
-class Torchdata:
-    """StatefulDataLoader over a map-style dataset."""
+class Stateful:
+    """A loader with `state_dict` and `load_state_dict`."""
 
-    def __init__(self, _: Path) -> None:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        generator = torch.Generator().manual_seed(task.SEED)
-        self.loader = StatefulDataLoader(
-            task.rows(), batch_size=task.BATCH_ROWS, shuffle=True, generator=generator, collate_fn=task.batch_of
-        )
+    loader: Any
 
     def epoch(self, _: int) -> Iterator[dict]:
         return iter(self.loader)
@@ -52,7 +46,19 @@ class Torchdata:
         self.loader.load_state_dict(state)
 
 
-class Datasets:
+class Torchdata(Stateful):
+    """StatefulDataLoader over a map-style dataset."""
+
+    def __init__(self, _: Path) -> None:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        generator = torch.Generator().manual_seed(task.SEED)
+        self.loader = StatefulDataLoader(
+            task.rows(), batch_size=task.BATCH_ROWS, shuffle=True, generator=generator, collate_fn=task.batch_of
+        )
+
+
+class Datasets(Stateful):
     """A streamed dataset of `datasets` with a shuffle buffer, behind StatefulDataLoader."""
 
     def __init__(self, _: Path) -> None:
@@ -67,14 +73,8 @@ class Datasets:
         self.stream.set_epoch(number)
         return iter(self.loader)
 
-    def state(self) -> Any:
-        return self.loader.state_dict()
 
-    def restore(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-
-class Streaming:
+class Streaming(Stateful):
     """MosaicML Streaming's StreamingDataset and StreamingDataLoader."""
 
     def __init__(self, out: Path) -> None:
@@ -93,17 +93,8 @@ class Streaming:
         )
         self.loader = StreamingDataLoader(dataset, batch_size=task.BATCH_ROWS, collate_fn=task.batch_of)
 
-    def epoch(self, _: int) -> Iterator[dict]:
-        return iter(self.loader)
 
-    def state(self) -> Any:
-        return self.loader.state_dict()
-
-    def restore(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-
-class Litdata:
+class Litdata(Stateful):
     """LitData's StreamingDataset and StreamingDataLoader."""
 
     def __init__(self, out: Path) -> None:
@@ -115,15 +106,6 @@ class Litdata:
         dataset = StreamingDataset(str(folder), shuffle=True, seed=task.SEED)
         collate = lambda some: task.batch_of([{"input_ids": one, "labels": one} for one in some])  # noqa: E731
         self.loader = StreamingDataLoader(dataset, batch_size=task.BATCH_ROWS, collate_fn=collate)
-
-    def epoch(self, _: int) -> Iterator[dict]:
-        return iter(self.loader)
-
-    def state(self) -> Any:
-        return self.loader.state_dict()
-
-    def restore(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
 
 
 class Grain:
@@ -153,7 +135,7 @@ class Grain:
         self.read = state["read"]
 
 
-class Assay:
+class Assay(Stateful):
     """The rows of an indexed dataset, in assay's order."""
 
     def __init__(self, out: Path) -> None:
@@ -173,12 +155,6 @@ class Assay:
     def epoch(self, number: int) -> Iterator[dict]:
         self.loader.set_epoch(number)
         return iter(self.loader)
-
-    def state(self) -> Any:
-        return self.loader.state_dict()
-
-    def restore(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
 
 
 LOADERS = {
