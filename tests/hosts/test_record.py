@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,12 @@ import pytest
 from in_process import AssayAt
 
 HERE = Path(__file__).parent
-pytest.importorskip("trl")
-pytest.importorskip("lightning")
+
+
+@pytest.fixture(autouse=True)
+def hosts(requires: Callable[[str, bool, str], None]) -> None:
+    for package in ("trl", "lightning"):
+        requires("hosts", find_spec(package) is not None, f"{package} is not installed (make test-hosts)")
 
 
 def start(script: str, out: Path, home: Path, **trouble: int) -> int:
