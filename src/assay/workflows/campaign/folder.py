@@ -182,7 +182,7 @@ def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> No
 
 
 def _declaration(loaded: LoadedCampaign, clock: Clock) -> Campaign:
-    declared = _lasting(loaded.config)
+    declared = loaded.config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     return Campaign(
         name=loaded.config.name,
         config=declared,
@@ -193,11 +193,6 @@ def _declaration(loaded: LoadedCampaign, clock: Clock) -> Campaign:
         created_s=clock.now_s(),
         suites=sealed_suites(loaded.config, base_dir=loaded.base_dir),
     )
-
-
-def _lasting(config: CampaignConfig) -> dict[str, Any]:
-    """Return the keys that stay as they were declared."""
-    return {key: value for key, value in config.model_dump(mode="json").items() if key not in MAY_CHANGE}
 
 
 def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:
@@ -230,7 +225,7 @@ def _as_declared(home: Home, requested: Campaign, config: CampaignConfig) -> tup
         return found, config
     # What an earlier release declared lacks the keys that came later: they have their defaults.
     settings = config.model_dump(mode="json", include=set(MAY_CHANGE))
-    declared = _lasting(_declared_config(found, settings))
+    declared = _declared_config(found, settings).model_dump(mode="json", exclude=set(MAY_CHANGE))
     changed = sorted(_changes("", declared, requested.config))
     recipes = (validated(Recipe, LoadedConfig(campaign.recipe, {})) for campaign in (found, requested))
     if not changed and next(recipes) == next(recipes):
