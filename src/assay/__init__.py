@@ -3,7 +3,7 @@
     import assay
 
     run = assay.train("recipes/sft/digits.yaml", "trainer.epochs=2", workers=2)
-    assert run.audit().verdict == "pass"
+    assert run.audit().facts.verdict == "pass"
     losses = run.curve("loss").values
     assay.compare("baseline-1129", run)
 

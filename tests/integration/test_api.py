@@ -31,8 +31,8 @@ replayed = run.replay(7)
 report = assay.compare(run, lower)
 assert "torch" not in sys.modules
 print(json.dumps({{
-    "status": run.status, "audit": run.audit(deep=True).verdict, "steps": len(steps), "loss": losses[6],
-    "replay": replayed.verdict, "compared": [one.candidate_run_id for one in report.facts],
+    "status": run.status, "audit": run.audit(deep=True).facts.verdict, "steps": len(steps), "loss": losses[6],
+    "replay": replayed.facts.verdict, "compared": [one.candidate_run_id for one in report.facts],
     "page": str(report.save("page.html")), "shown": str(report), "runs": [one.id for one in assay.runs()],
     "overview": list(assay.overview(run).facts.run_ids),
 }}))
@@ -102,7 +102,7 @@ def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Pa
         assay.Campaign("small")
     campaign = assay.decide(file, "question=Does it?")
     assert campaign.recommendations.keys() == {"faster"} and len(campaign.runs) == 4
-    assert all(run.audit().verdict == "pass" for run in campaign.runs)
+    assert all(run.audit().facts.verdict == "pass" for run in campaign.runs)
     (campaign.folder / "memo.html").unlink()
     again = assay.Campaign("small").decide_again()
     assert (campaign.folder / "memo.html").exists(), "it was decided again"

@@ -1,11 +1,16 @@
 """The public Python API: few names, nothing loaded before it is used, and every name on its page."""
 
 import inspect
+import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 import assay
 from assay.api.commands import run_command
@@ -63,8 +68,20 @@ def test_wrong_arguments_of_train_are_named_with_what_to_do(tmp_path: Path) -> N
     with pytest.raises(assay.AssayError, match=r"a folder, not a recipe\..*'assay train new .* --out recipe\.yaml'"):
         assay.train(tmp_path)
     (tmp_path / "recipe.yaml").write_text("name: first\n")
-    with pytest.raises(assay.AssayError, match=r"No such option '--epochs'.*keys of a recipe are texts: 'trainer\.epo"):
+    with pytest.raises(assay.AssayError, match=r"no keyword 'epochs'.*keys of a recipe are texts: 'trainer\.epochs=2'"):
         assay.train(tmp_path / "recipe.yaml", epochs=2)
+    with pytest.raises(assay.AssayError, match=r"^workers=x: expected a number"):
+        assay.train(tmp_path / "recipe.yaml", workers="x")
+    with pytest.raises(assay.AssayError, match=r"^take_over=True needs resume=RUN\."):
+        assay.train(tmp_path / "recipe.yaml", take_over=True)
+
+
+@pytest.mark.timeout(60)
+def test_an_error_is_not_printed_besides(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for options in ({}, {"epochs": 2}):
+        with pytest.raises(assay.AssayError):
+            assay.train(tmp_path / "none.yaml", **options)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.timeout(60)
@@ -77,6 +94,41 @@ def test_a_file_of_the_working_directory_hides_no_library(tmp_path: Path, monkey
 def test_a_report_reads_the_same_at_the_prompt_of_python() -> None:
     report = Report(None, Document(title="first against first", kind="comparison"))
     assert repr(report) == str(report).strip() and "first against first" in repr(report)
+
+
+REPORTS = """
+
+from assay.api.report import Report
+from assay.reporting.document import Document, Verdict
+from assay.reporting.terminal.terminal import stdout
+"""
+DOCUMENT = "Report(None, Document(title='first', kind='audit', verdict=Verdict('good', 'pass', 'proved')))"
+PRINTED = "Report(None, lambda: stdout().print('first  [PASS]', style='bold green'))"
+
+
+@pytest.mark.timeout(120)
+def test_a_notebook_shows_a_report_once_as_text_and_as_a_page() -> None:
+    cells = [REPORTS, f"print({DOCUMENT})", f"print({PRINTED})", DOCUMENT, PRINTED]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, kernel_name="python3").execute()
+    shown = [cell.outputs for cell in notebook.cells[1:]]
+    assert [[output.output_type for output in outputs] for outputs in shown] == [["stream"]] * 2 + [
+        ["execute_result"]
+    ] * 2
+    printed = [re.sub(r"\x1b\[[\d;]*m", "", outputs[0].text).split() for outputs in shown[:2]]
+    assert printed == [["first", "PASS", "proved"], ["first", "[PASS]"]]
+    document, text = (outputs[0].data["text/html"] for outputs in shown[2:])
+    assert document.startswith("<iframe ") and text.startswith("<pre>") and "first  [PASS]" in text
+
+
+@pytest.mark.parametrize("report", [DOCUMENT, PRINTED])
+def test_a_report_has_colours_on_a_terminal_only(report: str) -> None:
+    screen, terminal = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    command = [sys.executable, "-c", f"{REPORTS}\nprint({report})"]
+    subprocess.run(command, stdout=terminal, env={**environment, "TERM": "xterm"}, check=True)
+    assert b"\x1b[1;32m" in os.read(screen, 4096)
+    assert b"\x1b" not in subprocess.run(command, capture_output=True, env=environment, check=True).stdout
 
 
 @pytest.mark.timeout(60)

@@ -1,13 +1,11 @@
 """Datasets from Python: index, build, open and show them."""
 
-from contextlib import redirect_stdout
 from functools import cached_property
-from html import escape
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from assay.api.commands import flags_of, run_command
+from assay.api.report import Report
 from assay.base.errors import DataError
 from assay.data.dataset.dataset import Dataset as OpenedDataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE, check_is_dataset
@@ -65,14 +63,14 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({str(self.folder)!r})"
 
-    def __str__(self) -> str:
+    def report(self) -> Report[DatasetManifest]:
+        """Return what `assay data show` shows."""
         from assay.reporting.terminal.data import print_manifest
 
-        with redirect_stdout(StringIO()) as text:
-            print_manifest(self.manifest, self.folder)
-        return text.getvalue()
+        return Report(self.manifest, lambda: print_manifest(self.manifest, self.folder))
+
+    def __str__(self) -> str:
+        return str(self.report())
 
     def _repr_html_(self) -> str:
-        from rich.text import Text
-
-        return f"<pre>{escape(Text.from_ansi(str(self)).plain)}</pre>"
+        return self.report()._repr_html_()

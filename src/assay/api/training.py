@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +74,25 @@ class Run:
         with ledger_with_runs(self._home, self.id) as ledger:
             return metric_series(ledger, self.id, metric, max_points=max_points)
 
-    def audit(self, *, deep: bool = False) -> AuditReport:
+    def audit(self, *, deep: bool = False) -> Report[AuditReport]:
         """Prove from receipts that each row was learned exactly once up to the last commit; keep the report.
 
         `deep`: also read every shard and every kept commit again.
         """
+        from assay.cli.runs.audit import print_audit
         from assay.workflows.audit import audit_and_record
 
         report, *_ = audit_and_record(self._home, self.id, check_shards=deep, weights="all" if deep else "last")
-        return report
+        return Report(report, partial(print_audit, report))
 
-    def replay(self, step: int, *, through: int | None = None) -> ReplayReport:
+    def replay(self, step: int, *, through: int | None = None) -> Report[ReplayReport]:
         """Make a step again on one process, or the steps `through` another, and compare every bit with the record."""
+        from assay.cli.runs.replay import print_replay
+
         options = [] if through is None else [f"--through={through}"]
         found = run_command("runs", "replay", self.id, f"--step={step}", *options, accepts=(0, 1))
-        return ReplayReport.from_json(found, source=f"the replay of step {step}")
+        report = ReplayReport.from_json(found, source=f"the replay of step {step}")
+        return Report(report, partial(print_replay, report))
 
     def evaluate(self, suite: str | Path | None = None) -> list[BenchmarkResult]:
         """Evaluate the commits that the recipe selects, by its suite or another one; return all results of the run."""

@@ -160,6 +160,9 @@ def test_checkpoints_are_audited_and_rows_are_never_proved(home: Home, tmp_path:
         train(run, range(1, 16), folder=out)
     printed = assay_at("runs", "audit", "digits-first", "--deep", code=3).out
     assert "INCOMPLETE" in printed and "rows: not observed (60 counted); 3 checkpoints whole" in printed
+    shown = assay.run("digits-first").audit(deep=True)
+    assert str(shown) == printed and shown.facts.verdict == "incomplete"
+    assert "checkpoints whole" in shown.save(tmp_path / "audit.html").read_text()
     for file in (out / "step-5").iterdir():
         file.unlink()
     (out / "step-5").rmdir()

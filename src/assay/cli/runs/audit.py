@@ -1,13 +1,14 @@
 """`assay runs audit`: check that training used each row, or executed each request of a session, exactly once."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions, is_session, json_option
+from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions, is_session, json_option, print_view
 
 if TYPE_CHECKING:
     from assay.records.audit import AuditReport, WeightsDepth
@@ -50,25 +51,7 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
         current_home(), run_id, check_shards=not quick, weights=_weights(quick, deep)
     )
     verdict = "fail" if earlier_report is not None and earlier_report.verdict == "fail" else report.verdict
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        suffix = "" if verdict == report.verdict else f" of what was checked; {verdict.upper()} on record"
-        click.secho(f"{report.verdict.upper()}{suffix}  {report.run_id}", fg=_COLOURS[verdict], bold=True)
-        click.echo(f"  {_rows_text(report)}")
-        if report.rows_quarantined:
-            click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are corrupt")
-        if report.prompts is not None:
-            click.echo(f"  prompts: {report.prompts}")
-        for kind, lines in (
-            ("problem", report.problems),
-            ("missing", report.missing),
-            ("repeated", report.repeated),
-            ("stray", report.strays),
-            ("not checked", report.not_checked),
-        ):
-            for line in lines:
-                click.echo(f"  {kind}: {line}")
+    print_view(report, partial(print_audit, verdict=verdict), as_json=as_json)
     if earlier_report is not None:
         message = (
             f"not recorded: the record keeps a more thorough audit, {earlier_report.verdict} up to step "
@@ -78,6 +61,31 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     if save_problem:
         click.echo(f"the report was not recorded: {save_problem}", err=True)
     sys.exit(_EXIT_CODES[verdict])
+
+
+def print_audit(report: "AuditReport", *, verdict: str = "") -> None:
+    """Print an audit. `verdict`: the one on record, if it is another than the report's."""
+    from assay.reporting.terminal.terminal import stdout
+
+    verdict = verdict or report.verdict
+    suffix = "" if verdict == report.verdict else f" of what was checked; {verdict.upper()} on record"
+    screen = stdout()
+    screen.print(f"{report.verdict.upper()}{suffix}  {report.run_id}", style=f"bold {_COLOURS[verdict]}")
+    lines = [_rows_text(report)]
+    if report.rows_quarantined:
+        lines.append(f"{number_of(report.rows_quarantined, 'row')} quarantined: their bytes are corrupt")
+    if report.prompts is not None:
+        lines.append(f"prompts: {report.prompts}")
+    for kind, found in (
+        ("problem", report.problems),
+        ("missing", report.missing),
+        ("repeated", report.repeated),
+        ("stray", report.strays),
+        ("not checked", report.not_checked),
+    ):
+        lines += [f"{kind}: {line}" for line in found]
+    for line in lines:
+        screen.print(f"  {line}", soft_wrap=True)
 
 
 def _audit_session(session_id: str, as_json: bool) -> NoReturn:

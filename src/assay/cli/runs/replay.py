@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions, is_session, json_option
+from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions, is_session, json_option, print_view
 from assay.reporting.values import one_line
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _replay_session(
 
 
 def _print_and_exit(report: "ReplayReport", as_json: bool) -> NoReturn:
-    click.echo(report.to_json() if as_json else _text(report))
+    print_view(report, print_replay, as_json=as_json)
     is_wrong = report.verdict == "differs" or (report.operators and report.operators.finding)
     sys.exit(1 if is_wrong else 0)
 
@@ -125,6 +125,15 @@ def _print_and_exit(report: "ReplayReport", as_json: bool) -> NoReturn:
 def _progress(step: int, first: int, last: int) -> None:
     if last > first and sys.stderr.isatty():
         click.echo(f"\rreplaying step {step} of {first} to {last}", err=True, nl=step == last)
+
+
+def print_replay(report: "ReplayReport") -> None:
+    """Print a replay."""
+    from rich.text import Text
+
+    from assay.reporting.terminal.terminal import stdout
+
+    stdout().print(Text.from_ansi(_text(report)), soft_wrap=True)
 
 
 def _text(report: "ReplayReport") -> str:

@@ -20,10 +20,11 @@ _PADDING = re.compile(r" +$", re.MULTILINE)
 
 def stdout(*, markup: bool = False) -> Console:
     """Return the console for results."""
-    # Names and reasons are data: brackets in them are no markup.
-    console = Console(highlight=False, markup=markup)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=markup, file=cast(IO[str], _Unpadded(sys.stdout)))
+    # Names and reasons are data: brackets in them are no markup. In a notebook, rich would not write to stdout.
+    console = Console(highlight=False, markup=markup, force_jupyter=False)
+    if not sys.stdout.isatty():
+        file = cast(IO[str], _Unpadded(sys.stdout))
+        console = Console(highlight=False, markup=markup, force_jupyter=False, file=file)
         console.width = _UNTERMINATED_WIDTH
     return console
 
