@@ -75,6 +75,7 @@ RuleName = Literal[
     "sampler mismatch",
     "steps differ",
     "methods differ",
+    "rows not observed",
     "guardrail at zero",
     "leaking rows",
     "truncated rows",

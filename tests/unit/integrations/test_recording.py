@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -172,6 +173,36 @@ def test_checkpoints_are_audited_and_rows_are_never_proved(home: Home, tmp_path:
     (out / "step-10" / "optimizer.pt").write_bytes(b"changed")
     printed = assay_at("runs", "audit", "digits-first", "--deep", code=1).out
     assert "FAIL" in printed and "step 10 has changed" in printed
+
+
+def test_recorded_runs_are_compared_by_what_they_logged_and_what_is_not_known_is_said(home: Home) -> None:
+    for name, lr in (("digits/first", 0.1), ("digits/second", 0.2)):
+        with record(name, config={"lr": lr}) as run:
+            for step in (1, 2):
+                run.log(step, {"loss": lr / step, "eval_loss": 2 * lr / step})
+    report = assay.compare("digits-first", "digits-second")
+    (compared,) = report.facts
+    assert (compared.verdict, compared.num_rows, compared.metric.name) == ("undecided", 0, "validation_loss")
+    assert (compared.difference.value, compared.difference.low) == (pytest.approx(0.1), None)
+    assert [warning.rule for warning in compared.warnings] == ["rows not observed"]
+    assert [(change.key, change.candidate) for change in compared.changes] == [("params.lr", 0.2)]
+    for text in (
+        "rows not observed",
+        "weights ", "not known",
+        "digits-first and digits-second trained and",
+    ):
+        assert text in str(report)
+    with record("digits/silent") as run:
+        run.log(1, {"accuracy": 0.5})
+    with pytest.raises(assay.AssayError, match="have not both logged validation_loss or loss"):
+        assay.compare("digits-first", "digits-silent")
+
+
+def test_a_short_run_has_device_time_that_can_be_read(home: Home) -> None:
+    with record("digits/first") as run:
+        train(run, range(1, 3))
+    shown = AssayAt(home.folder)("runs", "goodput", "digits-first").out
+    assert "0.0000" not in shown and re.search(r"^held +[\d.]+ s$", shown, re.M)
 
 
 def test_a_checkpoint_that_the_script_replaced_or_deleted_is_no_longer_among_those_that_exist(

@@ -133,7 +133,7 @@ def _rule(page: ComparisonPage) -> Figure:
         table=Table.of(
             comparisons,
             ("candidate", lambda row: row.candidate_run_id),
-            ("rows", lambda row: f"{row.num_rows:,}"),
+            ("rows", lambda row: f"{row.num_rows:,}" if row.num_rows else "not observed"),
             (f"baseline's {metric.title}", lambda row: f"{row.baseline_value:.5f}"),
             (f"candidate's {metric.title}", lambda row: f"{row.candidate_value:.5f}"),
             ("difference", lambda row: estimate_text(row.difference, digits=5, signed=True)),

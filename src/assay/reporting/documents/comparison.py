@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from assay.base.clock import utc_text
-from assay.base.units import number_of
 from assay.reporting.charts.comparison_figures import (
     changes_table,
     cost_table,
@@ -56,7 +55,7 @@ def _tiles(comparison: ComparisonView, *, several: bool) -> Iterator[Fact]:
     yield Fact(
         f"{title}{of}",
         f"{comparison.candidate_value:.4f}",
-        f"the baseline's {comparison.baseline_value:.4f}, on {number_of(comparison.num_rows, 'row')}",
+        f"the baseline's {comparison.baseline_value:.4f}, on {comparison.rows_text()}",
     )
     difference = comparison.difference
     interval = (interval_text(difference, signed=True) or without_interval(difference)).strip(", ")
@@ -68,7 +67,10 @@ def _tiles(comparison: ComparisonView, *, several: bool) -> Iterator[Fact]:
     own, other = map(device_hours_text, evaluated)
     apart = f"; evaluation apart: {own}, the baseline's {other}" if any(evaluated) else ""
     yield Fact(f"device time of training{of}", held, f"the baseline's {of_baseline}{apart}")
-    yield Fact(f"weights{of}", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest")
+    if comparison.weights_equal or comparison.num_rows:
+        yield Fact(f"weights{of}", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest")
+    else:
+        yield Fact(f"weights{of}", "not known", "a script's checkpoints differ, or were not recorded")
 
 
 def _rule(comparison: ComparisonView) -> str:
@@ -105,11 +107,11 @@ def comparison_verdict(page: ComparisonPage) -> Verdict:
 def _candidate_text(comparison: ComparisonView) -> str:
     name, margin, title = comparison.candidate_run_id, comparison.margin_text(), comparison.metric.title
     changed = estimate_text(comparison.difference, signed=True)
-    difference = f"its {title} differs by {changed} on {number_of(comparison.num_rows, 'row')}"
+    difference = f"its {title} differs by {changed} on {comparison.rows_text()}"
     if comparison.weights_equal:
         return (
             f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
-            f"{title} {comparison.candidate_value:.4f} on {number_of(comparison.num_rows, 'row')}."
+            f"{title} {comparison.candidate_value:.4f} on {comparison.rows_text()}."
         )
     if comparison.is_better:
         return f"{name} is better than the baseline: {difference}."
@@ -117,6 +119,8 @@ def _candidate_text(comparison: ComparisonView) -> str:
         return f"{name} is as good as the baseline, within {margin}: {difference}."
     if comparison.verdict == "fail":
         return f"{name} is worse than the baseline by more than {margin}: {difference}."
+    if not comparison.num_rows:
+        return f"Whether {name} is as good as the baseline is undecided: {difference}."
     undecided = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
     if without := without_interval(comparison.difference):
         return f"{undecided}{without}."

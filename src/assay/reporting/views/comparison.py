@@ -5,16 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt
+
 from assay.base.config import changed_leaves
 from assay.base.errors import DataError
-from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Metric
+from assay.base.units import number_of
+from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Estimate, Metric
 from assay.reporting.views.runs.run import RunView, WarningView, warning_view
 from assay.reporting.views.runs.run_page import RunPage, run_page
 from assay.reporting.views.view import View
 from assay.statistics.verdict import SliceDifference
-from assay.statistics.warnings import warnings_of_pair
+from assay.statistics.warnings import Warned, warnings_of_pair
 from assay.store.ledger.ledger import Ledger
 from assay.store.run_results import keep_comparison
+
+LOGGED = ("validation_loss", "loss")
+"""Metrics of the log by which recorded runs are compared, the first that both have."""
 
 
 class RecipeChange(View):
@@ -28,7 +34,9 @@ class RecipeChange(View):
 class ComparisonView(Comparison):
     """A candidate compared with its baseline."""
 
+    num_rows: NonNegativeInt
     metric: Metric
+    """If a script trained a run, whose rows are not observed (`num_rows`: 0), values are the last ones logged."""
     baseline_value: float
     candidate_value: float
     baseline_auc: float | None
@@ -53,6 +61,10 @@ class ComparisonView(Comparison):
         if self.metric != AUC:
             return f"{self.allowed_loss:g} {self.metric.unit}"
         return f"{100 * self.allowed_loss:g} percentage point{'' if self.allowed_loss == 0.01 else 's'}"
+
+    def rows_text(self) -> str:
+        """Return the rows that it rests on, such as `512 rows`."""
+        return number_of(self.num_rows, "row") if self.num_rows else "rows that were not observed"
 
     @property
     def is_better(self) -> bool:
@@ -97,29 +109,36 @@ def comparison_page(
 
 def comparison_view(comparison: AnyComparison, baseline: RunView, candidate: RunView, *, page: str) -> ComparisonView:
     """Return the comparison with the speed and cost of both runs."""
-    rates = [run.speed.rows_per_s if run.speed else None for run in (baseline, candidate)]
     shared = (*Comparison.model_fields, "metric", "baseline_value", "candidate_value")
     of_auc = comparison if isinstance(comparison, AucComparison) else None
     return ComparisonView(
         **{name: getattr(comparison, name) for name in shared},
         baseline_auc=of_auc and of_auc.baseline_auc,
         candidate_auc=of_auc and of_auc.candidate_auc,
-        throughput_ratio=rates[1] / rates[0] if rates[0] and rates[1] else None,
-        baseline_device_s=baseline.held_s(),
-        candidate_device_s=candidate.held_s(),
-        baseline_evaluation_s=baseline.evaluation_s(),
-        candidate_evaluation_s=candidate.evaluation_s(),
-        baseline_world_sizes=baseline.world_sizes,
-        candidate_world_sizes=candidate.world_sizes,
         warnings=tuple(_warnings(baseline, candidate)),
-        changes=tuple(_changes(baseline, candidate)),
+        **_speed_and_cost(baseline, candidate),
         page=page,
     )
+
+
+def _speed_and_cost(baseline: RunView, candidate: RunView) -> dict[str, Any]:
+    rates = [run.speed.rows_per_s if run.speed else None for run in (baseline, candidate)]
+    return {
+        "throughput_ratio": rates[1] / rates[0] if rates[0] and rates[1] else None,
+        "baseline_device_s": baseline.held_s(),
+        "candidate_device_s": candidate.held_s(),
+        "baseline_evaluation_s": baseline.evaluation_s(),
+        "candidate_evaluation_s": candidate.evaluation_s(),
+        "baseline_world_sizes": baseline.world_sizes,
+        "candidate_world_sizes": candidate.world_sizes,
+        "changes": tuple(_changes(baseline, candidate)),
+    }
 
 
 def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
     sides = baseline.run_id, candidate.run_id
     methods = _method(baseline), _method(candidate)
+    methods = methods if all(methods) else ("", "")  # a script of its own names none
     of_pair = warnings_of_pair(*sides, steps=(baseline.step, candidate.step), methods=methods)
     yield from map(warning_view, of_pair)
     for side in (baseline, candidate):
@@ -127,8 +146,12 @@ def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
             yield WarningView(rule=warning.rule, text=f"{side.run_id}: {warning.text}")
 
 
+def _is_recorded(run: RunView) -> bool:
+    return run.imported is not None and run.imported.is_recorded()
+
+
 def _method(run: RunView) -> str:
-    return str(run.recipe["method"]["type"])
+    return str(run.recipe.get("method", {}).get("type", ""))
 
 
 def _changes(baseline: RunView, candidate: RunView) -> Iterator[RecipeChange]:
@@ -143,6 +166,8 @@ def _candidate(
     sides = baseline.view, page.view
     evaluations = [side.evaluation for side in sides if side.evaluation is not None]
     if len(evaluations) < 2:
+        if any(map(_is_recorded, sides)):
+            return ComparedRun(page, _logged_comparison(*sides, allowed_loss or 0.0, written), ())
         side = next(side for side in sides if side.evaluation is None)
         ledger.run(side.run_id).check_trained_here()
         raise DataError(
@@ -164,3 +189,36 @@ def _candidate(
     )
     keep_comparison(ledger, page.view.run_dir, comparison)
     return ComparedRun(page, comparison_view(comparison, *sides, page=written), slices)
+
+
+def _logged_comparison(baseline: RunView, candidate: RunView, allowed_loss: float, written: str) -> ComparisonView:
+    """Compare the last values that two runs logged, if the rows of one are not observed: no interval, no verdict."""
+    logged = [{name: found.last for name, found in side.metrics.items()} for side in (baseline, candidate)]
+    name = next((name for name in LOGGED if None not in [values.get(name) for values in logged]), None)
+    if name is None:
+        raise DataError(
+            f"{baseline.run_id} and {candidate.run_id} have not both logged {' or '.join(LOGGED)}. Log one "
+            "in both, or compare the runs on a suite, as the arms of a campaign: docs/campaign.md, 'runs'."
+        )
+    before, after = (float(values[name] or 0.0) for values in logged)
+    unseen = " and ".join(side.run_id for side in (baseline, candidate) if _is_recorded(side))
+    return ComparisonView(
+        baseline_run_id=baseline.run_id,
+        candidate_run_id=candidate.run_id,
+        num_rows=0,
+        difference=Estimate(value=after - before, method="the last value that each run logged"),
+        allowed_loss=allowed_loss,
+        verdict="undecided",
+        weights_equal=baseline.weights_digest == candidate.weights_digest is not None,
+        metric=Metric(name=name, unit="as logged", higher_is_better=False),
+        baseline_value=before,
+        candidate_value=after,
+        baseline_auc=None,
+        candidate_auc=None,
+        warnings=(
+            warning_view(Warned("rows not observed", {"unseen": unseen})),
+            *_warnings(baseline, candidate),
+        ),
+        **_speed_and_cost(baseline, candidate),
+        page=written,
+    )

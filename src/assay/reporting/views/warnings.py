@@ -134,6 +134,10 @@ RULES: Mapping[str, Rule] = {
         "the compared runs use two methods, so scores of one name mean two things",
         "compare both on one suite (`evaluation.suite`, `assay eval run`)",
     ),
+    "rows not observed": Rule(
+        "a script of its own trained a compared run (`assay.record`), so the last logged values are compared",
+        "a campaign scores the checkpoints of recorded runs on a suite (`runs` of a candidate)",
+    ),
     "guardrail at zero": Rule(
         "baseline and candidate score 0 on every item of a guardrail",
         "choose items that the baseline can solve",
@@ -221,6 +225,11 @@ _SENTENCES: Mapping[tuple[str, str], str] = {
     "training longer.",
     ("methods differ", ""): "{candidate} is of method '{methods[1]}', {baseline} of '{methods[0]}': metrics of one "
     "name are not measured alike.",
+    (
+        "rows not observed",
+        "",
+    ): "which rows {unseen} trained and validated on is not observed, so whether the difference "
+    "is chance cannot be told; a campaign with a suite can tell.",
     ("leaking rows", ""): "{leaking:,} of {rows:,} validation rows ({share:share}) are in the training rows, too.",
     ("truncated rows", ""): "{cut:,} of {rows:,} rows ({share:share}) were cut at {longest:,} tokens.",
     ("truncated rows", "not counted"): "one row in {one_in} or more has {longest:,} tokens, the most that any has: "
