@@ -246,9 +246,13 @@ _SQLITE_FREE_BYTES = 1_000_000
 
 def readable_ledger(home: "Home") -> "Ledger | None":
     """Open the home's ledger for reading; None if there is none. One that is not writable is copied first."""
+    from assay.store.ledger.writer import missed_subjects
+
     file = home.ledger_file()
     if file is None or not file.exists() or _is_writable(file):
         ledger = home.find_ledger()
+        if ledger is None and missed_subjects(home) and os.access(home.folder, os.W_OK):
+            ledger = home.open_ledger()  # the first runs were recorded by scripts, which write no ledger
         return None if ledger is None else _up_to_date(home, ledger)
     from assay.store.ledger.ledger import copied_ledger
 

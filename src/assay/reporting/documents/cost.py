@@ -1,6 +1,7 @@
 """The document of costs: device-hours and money by project, program, person or day."""
 
 from collections.abc import Callable
+from decimal import Decimal
 
 from assay.base.clock import utc_text
 from assay.base.units import number_of, percent_text
@@ -114,7 +115,7 @@ def _interruptions(report: CostReport, address: Callable[[str], str]) -> Block:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.4f}"
+    return f"{hours:,.4f}" if hours >= 0.01 else f"{Decimal(f'{hours:.3g}'):f}"
 
 
 def _share(hours: float, total: CostLine) -> str:

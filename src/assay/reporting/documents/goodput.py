@@ -17,6 +17,7 @@ from assay.reporting.document import (
     name,
     number,
 )
+from assay.reporting.values import device_hours_text
 from assay.store.settings import Money
 
 
@@ -25,7 +26,9 @@ def goodput_document(goodput: Goodput, parts: Mapping[str, Goodput], *, of: str)
     count = number_of(len(goodput.run_ids), "run")
     apart = []
     if goodput.evaluation_device_s:
-        apart.append(Fact("evaluation of commits", _hours(goodput.evaluation_device_s), "apart from training"))
+        apart.append(
+            Fact("evaluation of commits", device_hours_text(goodput.evaluation_device_s), "apart from training")
+        )
     if not goodput.held_device_s:
         return Document(
             title=f"goodput of {count}",
@@ -35,7 +38,7 @@ def goodput_document(goodput: Goodput, parts: Mapping[str, Goodput], *, of: str)
     facts = [
         Fact("goodput", tenths_text(goodput.goodput())),
         Fact("ETTR", tenths_text(goodput.ettr()), "also counts the time between attempts"),
-        Fact("held", _hours(goodput.held_device_s)),
+        Fact("held", device_hours_text(goodput.held_device_s)),
         *apart,
     ]
     if goodput.cost is not None:
@@ -61,7 +64,7 @@ def _phases(goodput: Goodput) -> Block:
         "",
         sorted(goodput.by_phase.items(), key=lambda part: -part[1]),
         (name("phase"), lambda part: part[0]),
-        (number("device-hours"), lambda part: f"{part[1] / 3600:.4f}"),
+        (number("device time"), lambda part: device_hours_text(part[1])),
         (number("share"), lambda part: tenths_text(part[1] / goodput.held_device_s)),
     )
 
@@ -74,12 +77,12 @@ def _parts(parts: Mapping[str, Goodput], of: str) -> Block:
         parts.items(),
         (name(of), lambda part: part[0]),
         (number("runs", drop_order=1), lambda part: str(len(part[1].run_ids)) if of == "activity" else ""),
-        (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
+        (number("device time"), lambda part: device_hours_text(part[1].held_device_s)),
         (number("cost", drop_order=3), lambda part: cost(part[1])),
         (number("goodput"), lambda part: tenths_text(part[1].goodput()) if part[1].held_device_s else "-"),
         (number("ETTR", drop_order=4), lambda part: tenths_text(part[1].ettr()) if part[1].held_device_s else "-"),
         (number("interruptions"), lambda part: str(len(part[1].interruptions))),
-        (number("their cost", drop_order=2), lambda part: _hours(part[1].interruptions_device_s())),
+        (number("their cost", drop_order=2), lambda part: device_hours_text(part[1].interruptions_device_s())),
     )
     return TitledTable("", "", table.without_empty_columns())
 
@@ -91,7 +94,7 @@ def _interruptions(goodput: Goodput) -> Block:
         goodput.interruptions,
         ("interruption", lambda found: f"{utc_text(found.at_s)}  {_what_happened(found)}"),
         (name("attempt"), lambda found: f"{found.run_id} {found.attempt}"),
-        (number("cost"), lambda found: _hours(found.cost_device_s())),
+        (number("cost"), lambda found: device_hours_text(found.cost_device_s())),
         (number("lost", drop_order=1), lambda found: duration_text(found.lost_device_s)),
         (number("stalled", drop_order=2), lambda found: duration_text(found.stalled_device_s)),
         (number("restart", drop_order=3), lambda found: duration_text(found.startup_device_s)),
@@ -121,7 +124,3 @@ def _what_happened(interruption: Interruption) -> str:
     failure = interruption.failure
     text = failure.headline() if failure else interruption.reason
     return text if len(text) <= 60 else f"{text[:59].rsplit(' ', 1)[0]} …"
-
-
-def _hours(device_s: float) -> str:
-    return f"{device_s / 3600:.4f} device-hours"
