@@ -252,7 +252,10 @@ def test_show_says_what_ended_an_attempt_and_what_was_noticed(home: Path, capsys
     assert shown["attempts"][1]["failure"] is None
     assert [(item["incident"], item["rank"]) for item in shown["incidents"]] == [("straggler", 0)]
     assert call("runs", "show", "tiny") == 0
-    assert "attempt 2, straggler: it is slow" in capsys.readouterr().out
+    happened = capsys.readouterr().out.partition("What happened")[2]
+    incidents, _, messages = happened.partition("Messages of ranks")
+    assert "Incidents\n- attempt 2, straggler: it is slow" in incidents.replace("○ ", "- ")
+    assert "began" in messages and "rank 0: began" not in incidents
 
 
 @pytest.mark.parametrize("is_on", [True, False])

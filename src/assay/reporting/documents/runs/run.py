@@ -316,10 +316,10 @@ def _history(run: RunView) -> Iterator[Block]:
             [Cell(f"step {commit.step:,} ({commit.folder}): {commit.quarantine_reason}", "bad") for commit in damaged],
             "Quarantined commits",
         )
-    log = incident_lines(run)
-    log += [f"attempt {event.attempt}, rank {event.rank}: {event.text}" for event in run.events]
-    if log:
-        yield Listing(log, "Incidents and messages of ranks")
+    messages = [f"attempt {event.attempt}, rank {event.rank}: {event.text}" for event in run.events]
+    for title, lines in (("Incidents", incident_lines(run)), ("Messages of ranks", messages)):
+        if lines:
+            yield Listing(lines, title)
 
 
 def _observed(run: RunView) -> Iterator[Block]:
