@@ -239,6 +239,40 @@ class ThroughputAdvice(Record):
     """The weights will differ."""
 
 
+class ClusterTraining(Record):
+    """Forecast of one way to train the recipe."""
+
+    step_s: Estimate
+    rows_per_s: PositiveFloat
+    sent_bytes: NonNegativeInt
+    """By one cluster, for each step."""
+    received_bytes: NonNegativeInt
+
+
+class ClustersForecast(Record):
+    """Forecast over several clusters that take outer steps (docs/outer.md)."""
+
+    num_clusters: PositiveInt
+    every: PositiveInt
+    """Inner steps between two outer steps."""
+    bits: PositiveInt
+    """Of a weight's change."""
+    world_size: PositiveInt
+    """Workers of each cluster."""
+    trainings: dict[Literal["one_cluster", "synchronous", "outer_steps"], ClusterTraining]
+    """Each with the recipe's batch, which clusters share."""
+    pause_s: NonNegativeFloat
+    """Of an outer step: commit, exchange of the changes."""
+    waiting_share: NonNegativeFloat
+    """Share of the time in pauses."""
+    advised_every: NonNegativeInt
+    """Smallest `outer.every` that keeps this share at 5%."""
+    least_deadline_s: NonNegativeFloat
+    """Smallest `outer.deadline_s` without late parts."""
+    deadline_after_death_s: NonNegativeFloat
+    """Smallest one at which a cluster that dies once is not late."""
+
+
 class ThroughputForecast(Record):
     """Forecast of a recipe at several world sizes."""
 
@@ -253,6 +287,10 @@ class ThroughputForecast(Record):
     restart_s: NonNegativeFloat
     parallel: ParallelMode = "ddp"
     sizes: tuple[WorldSizeForecast, ...]
+    link: NetworkLink | None = None
+    """Between a cluster and the store where clusters meet."""
+    clusters: tuple[ClustersForecast, ...] = ()
+    """For each size; empty without a link."""
     targets: tuple[SpeedupTarget, ...]
     notes: tuple[str, ...]
     advice: tuple[ThroughputAdvice, ...]

@@ -7,6 +7,7 @@ from assay.base.units import bytes_text, count_text, duration_text, number_of, p
 from assay.records.evaluation import Estimate
 from assay.records.throughput import (
     CheckedTerm,
+    ClustersForecast,
     ThroughputAdvice,
     ThroughputCalibration,
     ThroughputCheck,
@@ -43,6 +44,13 @@ TERM_WORDS: dict[ThroughputTerm, str] = {
     "failures": "failures",
 }
 """In the order of the columns; docs/throughput.md explains them."""
+TRAINING_WORDS = {
+    "one_cluster": "one cluster alone",
+    "synchronous": "synchronous over the link",
+    "outer_steps": "outer steps",
+}
+GAIN = 1.05
+"""Outer steps pay if they train this many times the rows of the other ways."""
 SHOWN_SHARE = 0.005
 """Terms with a smaller share in every size are summed in one column."""
 NO_SHARE = 0.0005
@@ -70,6 +78,7 @@ def forecast_document(
         Fact(f"P({target.speedup:g}x at {target.world_size})", f"{target.probability:.2f}") for target in found.targets
     ]
     blocks: list[Block] = [sizes, *([FactList(targets)] if targets else []), _terms(found.sizes), *_notes(found.notes)]
+    blocks += _clusters(found)
     if advised_for is not None:
         blocks += _advice(found.advice, advised_for)
     return Document(
@@ -95,6 +104,47 @@ def _terms(sizes: Sequence[WorldSizeForecast]) -> TitledTable:
         (number("sent a worker", drop_order=2), lambda size: bytes_text(size.sent_bytes)),
         (number("leaves a node", drop_order=1), lambda size: bytes_text(size.inter_node_bytes)),
     )
+
+
+def _clusters(found: ThroughputForecast) -> Iterator[Block]:
+    """Yield the ways to train over several clusters, and what the settings of outer steps would have to be."""
+    if found.link is None:
+        return
+    settings = found.clusters[0]
+    trainings = [(item.world_size, way, item.trainings[way]) for item in found.clusters for way in item.trainings]
+    yield TitledTable.of(
+        f"{settings.num_clusters} clusters, {bytes_text(found.link.bytes_per_s)}/s each",
+        f"An outer step every {number_of(settings.every, 'step')}, {settings.bits} bits a weight. Its effect on the "
+        "loss is not modelled (docs/benchmarks.md).",
+        trainings,
+        (number("workers each"), lambda row: f"{row[0]:,}"),
+        (name("trained by"), lambda row: TRAINING_WORDS[row[1]]),
+        (number("step, 90%"), lambda row: _interval(row[2].step_s, duration_text)),
+        (number("rows/s"), lambda row: f"{row[2].rows_per_s:,.1f}"),
+        (number("sent a step", drop_order=2), lambda row: bytes_text(row[2].sent_bytes)),
+        (number("received", drop_order=1), lambda row: bytes_text(row[2].received_bytes)),
+    )
+    yield TitledTable.of(
+        "Outer steps",
+        "",
+        found.clusters,
+        (number("workers each"), lambda item: f"{item.world_size:,}"),
+        (number("pause"), lambda item: duration_text(item.pause_s)),
+        (number("of the time"), lambda item: percent_text(item.waiting_share)),
+        (number("5% from every"), lambda item: f"{item.advised_every:,}"),
+        (number("deadline_s from"), lambda item: f"{item.least_deadline_s:,.1f}"),
+        (number("after a death"), lambda item: f"{item.deadline_after_death_s:,.1f}"),
+        (name("do they pay"), _worth),
+    )
+
+
+def _worth(item: ClustersForecast) -> str:
+    """Return whether outer steps train more rows than the other ways."""
+    rows = {TRAINING_WORDS[way]: training.rows_per_s for way, training in item.trainings.items()}
+    outer = rows.pop(TRAINING_WORDS["outer_steps"])
+    best = max(rows, key=lambda way: rows[way])
+    word = "yes" if outer >= GAIN * rows[best] else "no"
+    return f"{word}: {outer / rows[best]:.2f} times the rows of {best}"
 
 
 def _notes(notes: Sequence[str]) -> list[Block]:

@@ -9,6 +9,8 @@ from assay.reporting.documents.throughput import forecast_document
 from assay.reporting.terminal.document import print_document
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast
+from assay.throughput.outer_steps import forecast_clusters
+from assay.training.outer.config import OuterConfig
 from throughput_calibrations import calibration_of, equal_steps, two
 
 NETWORK = NetworkLink(bytes_per_s=25e9, latency_s=5e-6)
@@ -51,3 +53,28 @@ def test_what_costs_time_is_no_gain(capsys) -> None:
     assert ("commit_every" in gains, "--workers 4" in gains) == (True, False)
     assert "+10.0%        -45.0%" in longer
     assert "Nothing that is known here would gain anything on 8 workers" in shown(capsys, fewer)
+
+
+@pytest.mark.parametrize(
+    ("every", "bytes_per_s", "worth"),
+    [
+        (25, 1e6, "yes: 1.58 times the rows of one cluster alone"),
+        (1, 1e6, "no: 0.31 times the rows of one cluster alone"),
+        (25, 1e12, "no: 0.92 times the rows of synchronous over the link"),
+    ],
+)
+def test_clusters_are_shown_with_what_outer_steps_are_worth(capsys, every: int, bytes_per_s: float, worth: str) -> None:
+    """Alone 1.523 s; (0.8 + 4.125 / 25) s and (0.8 + 4.125) s; 0.88 s, and 0.8 s with 8 MB of gradients at 1 GB/s."""
+    link, calibration = (
+        NetworkLink(bytes_per_s=bytes_per_s, latency_s=0.0),
+        CALIBRATION.model_copy(update={"two_workers": two(1e9)}),
+    )
+    cluster = Cluster(8, None, NETWORK)
+    found = forecast(calibration, [1], cluster)
+    clusters = tuple(forecast_clusters(calibration, found.sizes, cluster, link, OuterConfig(every=every)))
+    found = found.model_copy(update={"link": link, "clusters": clusters})
+    print_document(forecast_document(found, calibration, advised_for=None))
+    lines = capsys.readouterr().out.splitlines()
+    assert worth in lines[-1]
+    ways = ("one cluster alone", "synchronous over the link", "outer steps")
+    assert all(any(way in line and "[" in line for line in lines) for way in ways)
