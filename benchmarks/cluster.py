@@ -190,7 +190,7 @@ class Cluster:
         """When an attempt ended its last step, likewise."""
         segment = read_segment(segment_path(self.run_dir, attempt.attempt, 0))
         assert segment.header is not None, attempt
-        ended_s = np.array([max(_ends_of_steps(segment).values())])
+        ended_s = np.array([max(step_ends_s(segment).values())])
         return float(segment.header.wall_of(ended_s)[0])
 
     def _train(self, node: int) -> list[str]:
@@ -305,7 +305,7 @@ def _recipe(folder: Path, setting: Setting) -> dict[str, object]:
 
 def _measured(attempt: Attempt, segments: Sequence[SegmentData]) -> MeasuredSteps:
     """From one step's end to another's, by rank 0; each rank's phases between its own ends of the two."""
-    ends = [_ends_of_steps(segment) for segment in segments]
+    ends = [step_ends_s(segment) for segment in segments]
     steps = sorted(set.intersection(*(set(of_rank) for of_rank in ends)))[SETTLING_STEPS - 1 :]
     if len(steps) < 3:
         raise RuntimeError(
@@ -328,7 +328,7 @@ def _measured(attempt: Attempt, segments: Sequence[SegmentData]) -> MeasuredStep
     )
 
 
-def _ends_of_steps(segment: SegmentData) -> dict[int, float]:
+def step_ends_s(segment: SegmentData) -> dict[int, float]:
     """When each step ended; what an evaluation writes down of it comes later."""
     steps, first = np.unique(segment.step_ends.steps, return_index=True)
     return dict(zip(steps.tolist(), segment.step_ends.at_s[first].tolist(), strict=True))

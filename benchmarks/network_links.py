@@ -57,9 +57,16 @@ class Node(NamedTuple):
 
     def sent_bytes(self) -> int:
         """What has left it so far, with the headers of packets and the answers to others'."""
+        return self._counted_bytes("tx")
+
+    def received_bytes(self) -> int:
+        """What has reached it so far, likewise."""
+        return self._counted_bytes("rx")
+
+    def _counted_bytes(self, direction: str) -> int:
         shown = _run("ip", "-n", self.namespace, "-s", "-j", "link", "show", INTERFACE)
-        sent: int = json.loads(shown)[0]["stats64"]["tx"]["bytes"]
-        return sent
+        counted: int = json.loads(shown)[0]["stats64"][direction]["bytes"]
+        return counted
 
 
 def missing() -> str | None:
@@ -82,10 +89,12 @@ def require_namespaces() -> None:
 
 
 @contextmanager
-def linked_nodes(num_nodes: int, rate: str, delay: str = "") -> Iterator[list[Node]]:
-    """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way, `delay` (5ms) late."""
+def linked_nodes(num_nodes: int, rate: str, delay: str = "", *, others: Sequence[str] = ()) -> Iterator[list[Node]]:
+    """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way, `delay` (5ms) late; behind them
+    nodes with links of `others`."""
     name = f"assay-{os.getpid()}-{next(_numbers)}"
-    switch, nodes = f"{name}-switch", [Node(f"{name}-{i}", f"10.77.0.{i + 1}") for i in range(num_nodes)]
+    rates = (*[rate] * num_nodes, *others)
+    switch, nodes = f"{name}-switch", [Node(f"{name}-{i}", f"10.77.0.{i + 1}") for i in range(len(rates))]
     created: list[str] = []
     try:
         for namespace in (switch, *(node.namespace for node in nodes)):
@@ -94,8 +103,8 @@ def linked_nodes(num_nodes: int, rate: str, delay: str = "") -> Iterator[list[No
             _run("ip", "-n", namespace, "link", "set", "lo", "up")
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
-        for i, node in enumerate(nodes):
-            _link(node, switch, f"port{i}", rate, delay)
+        for i, (node, node_rate) in enumerate(zip(nodes, rates, strict=True)):
+            _link(node, switch, f"port{i}", node_rate, delay)
         yield nodes
     finally:
         for namespace in created:
