@@ -70,6 +70,30 @@ def test_a_killed_training_is_one_run_with_two_attempts(host: str, tmp_path: Pat
         assert text in page
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "trouble", "outcome"), [(0, "kill", "killed"), (1, "raise", "failed")])
+def test_a_restart_by_torchrun_is_the_next_attempt(rank: int, trouble: str, outcome: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command += [str(SCRIPTS / "elastic_training.py"), str(tmp_path), str(rank), trouble]
+    # Without the first, the ranks of the restart wait for ever at the store of the ones before.
+    environment = {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "ASSAY_HOME": str(tmp_path / "home"),
+    }
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(AssayAt(tmp_path / "home")("runs", "show", "digits-elastic", "--json").out)
+    first, second = run["attempts"]
+    assert first["outcome"] == outcome
+    assert (first["end_step"], first["reached_step"], first["world_size"]) == (3, 5, 2)
+    assert (second["outcome"], second["start_step"], second["end_step"]) == ("succeeded", 3, 10)
+    segments = sorted(
+        path.name for path in (tmp_path / "home" / "digits-elastic" / "metrics").rglob("*") if path.is_file()
+    )
+    assert len(segments) == 4, "each device in each attempt"
+
+
 def test_an_exception_ends_the_attempt_with_its_signature(tmp_path: Path) -> None:
     home = tmp_path / "home"
     environment = {**os.environ, "ASSAY_HOME": str(home), "FAIL_AT": "4"}

@@ -14,6 +14,7 @@ import torch
 
 import assay
 from assay.base.errors import ConfigError
+from assay.integrations.recorded_run import RecordRequest, join_attempt
 from assay.integrations.recording import RunRecorder, record
 from assay.reporting.views.runs.run import RunView
 from assay.store.home import Home
@@ -188,7 +189,8 @@ def test_recorded_runs_are_compared_by_what_they_logged_and_what_is_not_known_is
     assert [(change.key, change.candidate) for change in compared.changes] == [("params.lr", 0.2)]
     for text in (
         "rows not observed",
-        "weights ", "not known",
+        "weights ",
+        "not known",
         "digits-first and digits-second trained and",
     ):
         assert text in str(report)
@@ -312,6 +314,19 @@ def test_other_ranks_join_the_attempt_of_rank_0_and_leave_their_failure(
     assert (killed.world_size, killed.outcome) == (2, "failed")
     assert killed.failure is not None and (killed.failure.rank, killed.failure.text) == (1, "ValueError: bad row")
     assert set(seen.metrics) == {"loss", "rows", "step_s"}
+
+
+def test_a_rank_of_the_next_start_does_not_join_an_attempt_that_was_killed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    killed_after(range(1, 3))
+
+    def restarted_rank() -> None:
+        request = RecordRequest("digits/first", "python", {}, 2, None, 1, ())
+        assert join_attempt(home, request, after=0) is None
+
+    assert in_fork(restarted_rank) == 0
 
 
 def test_rank_0_names_the_rank_that_failed_and_not_its_lost_peer(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
