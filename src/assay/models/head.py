@@ -18,7 +18,16 @@ from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Shaped
 from assay.models.causal_config import HEAD_NUMBERS
-from assay.models.kernels.logits import Bias, LogitScores, OfTokens, Targets, logit_gradients, score_logits, uses_kernel
+from assay.models.kernels.logits import (
+    Bias,
+    LogitScores,
+    OfTokens,
+    Targets,
+    logit_gradients,
+    score_and_differentiate,
+    score_logits,
+    uses_kernel,
+)
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
 """Logits of one chunk by device type (see also `distributed.allocator`), without the kernels."""
@@ -121,14 +130,12 @@ class _HeadLoss(torch.autograd.Function):
     def forward(
         ctx: Any, states: States, weight: Weight, bias: Bias, targets: Targets, factors: OfTokens, dtype: torch.dtype
     ) -> tuple[Float[Tensor, ""], OfTokens, OfTokens, Bool[Tensor, "token"]]:
-        from assay.models.kernels.logits_kernel import score_rows  # imports triton
-
         chunks = _Chunks(states, weight, dtype)
         sums = _GradientSums(chunks, weight, bias, ctx.needs_input_grad)
         padded_targets, grad_logprobs = chunks.padded(targets), chunks.padded(-factors)
         scores = chunks.empty_scores()
         for rows, logits in chunks.logits():
-            score_rows(logits, bias, padded_targets[rows], scores.rows(rows), grad_logprobs[rows])
+            score_and_differentiate(logits, bias, padded_targets[rows], scores.rows(rows), grad_logprobs[rows])
             sums.add(rows, logits)
         logprobs, entropies, is_argmax, _ = scores.rows(slice(len(targets)))
         ctx.gradients = sums.gradients()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.base.shapes import Float
 from assay.models.causal_config import NO_PEFT, LoraConfig
+from assay.models.described import builds_without_numbers
 
 BASE = "base_sha256"
 
@@ -110,6 +111,8 @@ def base_sha256(model: nn.Module) -> str | None:
 
 def _digest_of(network: nn.Module) -> Any:
     digest = hashlib.sha256()
+    if builds_without_numbers():
+        return torch.tensor(list(digest.digest()), dtype=torch.uint8)
     for name, weight in sorted(network.named_parameters()):
         digest.update(f"{name}:{tuple(weight.shape)};".encode())
         digest.update(weight.detach().contiguous().cpu().view(torch.uint8).flatten().numpy().data)

@@ -18,6 +18,7 @@ from transformers.utils import logging as hf_logging
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.models.config import stored_tensors
+from assay.models.described import builds_without_numbers
 from assay.store.model_folder import whole_export
 
 NUM_NAMED = 3
@@ -66,6 +67,9 @@ def load_pretrained(kind: ModelKind, folder: Path, **options: Any) -> Any:
     folder changed.
     """
     whole_export(folder)
+    if builds_without_numbers():
+        config = options.pop("config", None) or load_config(folder, kind)
+        return kind.loader.from_config(config, **options)
     stored = _stored(folder)
     model, info = _from_folder(
         kind.loader, folder, kind.name, output_loading_info=True, ignore_mismatched_sizes=True, **options

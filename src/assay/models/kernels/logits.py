@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Int
+from assay.models.described import has_numbers
 from assay.models.determinism import distinct_writes
 from assay.models.kernels.triton_use import runs_triton
 
@@ -47,9 +48,7 @@ def uses_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 def score_logits(logits: Logits, bias: Bias, targets: Targets, scores: LogitScores) -> None:
     """Write the targets' scores; `bias` is added to the logits in float32. The logits' memory may be reused."""
     if uses_kernel(logits.device, logits.dtype):
-        from assay.models.kernels.logits_kernel import score_rows  # imports triton
-
-        score_rows(logits, bias, targets, scores)
+        _launch("score_rows", logits, bias, targets, scores)
         return
     logits = _with_bias(logits, bias)
     highest = logits.amax(dim=-1)
@@ -70,9 +69,7 @@ def logit_gradients(
 ) -> Logits:  # fmt: skip
     """Return the gradient of the logits, in their memory or in new one, given those of the scores."""
     if uses_kernel(logits.device, logits.dtype):
-        from assay.models.kernels.logits_kernel import replace_by_gradient  # imports triton
-
-        replace_by_gradient(logits, bias, targets, log_totals, entropies, grad_logprobs, grad_entropies)
+        _launch("replace_by_gradient", logits, bias, targets, log_totals, entropies, grad_logprobs, grad_entropies)
         return logits
     logprobs = _with_bias(logits, bias)
     logprobs -= log_totals[:, None]
@@ -82,6 +79,22 @@ def logit_gradients(
     gradients = logprobs.exp_().mul_(factor)
     with distinct_writes():
         return gradients.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
+
+
+def score_and_differentiate(
+    logits: Logits, bias: Bias, targets: Targets, scores: LogitScores, grad_logprobs: OfTokens
+) -> None:
+    """Write the targets' scores, and the logits' gradient over the logits, by one kernel."""
+    _launch("score_rows", logits, bias, targets, scores, grad_logprobs)
+
+
+def _launch(kernel: str, logits: Logits, *others: object) -> None:
+    if not has_numbers(logits):
+        logits.neg_()  # an operator that moves as many bytes
+        return
+    from assay.models.kernels import logits_kernel  # imports triton
+
+    getattr(logits_kernel, kernel)(logits, *others)
 
 
 def _with_bias(logits: Logits, bias: Bias) -> Logits:

@@ -2,14 +2,29 @@
 
 import importlib.util
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import torch
 
+_IS_ASSUMED = ContextVar("triton_is_assumed", default=False)
+
 
 def runs_triton(device: torch.device) -> bool:
     """Return True for a GPU if Triton is installed; warn once if it is not."""
-    return device.type == "cuda" and _is_installed()
+    return _IS_ASSUMED.get() or (device.type == "cuda" and _is_installed())
+
+
+@contextmanager
+def assumed_triton(is_assumed: bool) -> Iterator[None]:
+    """Choose operators as on a GPU with Triton, for models that have no numbers."""
+    token = _IS_ASSUMED.set(is_assumed)
+    try:
+        yield
+    finally:
+        _IS_ASSUMED.reset(token)
 
 
 @cache

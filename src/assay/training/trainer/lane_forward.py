@@ -17,6 +17,7 @@ from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.distributed.rank_device import autocast
 from assay.models.compute_copy import as_bfloat16
+from assay.models.described import on_device
 from assay.training.numerics import MetricSum
 from assay.training.trainer.config import Precision
 from assay.training.trainer.method import Loss, LossMethod, Tensors
@@ -39,7 +40,8 @@ class LaneForward:
         passed in are bfloat16 copies (see `models.compute_copy`), so frozen models are, too."""
         self._method = method
         self.frozen_models = {
-            name: model.to(device).eval().requires_grad_(False) for name, model in method.build_frozen_models().items()
+            name: on_device(model, device).eval().requires_grad_(False)
+            for name, model in method.build_frozen_models().items()
         }
         """Frozen models that the loss reads, such as a reference model."""
         if compute_copy:
