@@ -152,7 +152,7 @@ UNUSABLE = {
     "endless": (
         "import time; time.sleep(600)",
         ["--timeout=3"],
-        "did not end in time, and printed nothing. Give it more",
+        "did not end within --timeout, and printed nothing. Give it more",
     ),
     "no_training": ("print('done')", [], "no step of a torch optimizer was seen"),
 }
@@ -163,7 +163,7 @@ def test_a_script_that_cannot_be_checked_is_refused_with_what_to_do(name: str, t
     text, options, message = UNUSABLE[name]
     words = script_file(tmp_path, text)
     code, found, printed = check(*words, options=options, tmp_path=tmp_path)
-    assert (code, found) == (1, {})
+    assert (code, found) == (2, {})
     assert message in printed
     assert left_processes(words[1]) == []
 

@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, Signals
@@ -22,6 +22,8 @@ from assay.checks.resume.observer.sitecustomize import CONTINUE, REACHED, VARIAB
 POLL_S = 0.02
 LINGER_S = 2.0
 """Seconds that a script's processes may outlive its command: torchrun's, loaders'."""
+LEAST_DELAY_S = 0.1
+"""Limits are extended by the time that a busy machine let a process wait for a core, from this on."""
 OUTPUT_CHARACTERS = 2_000
 
 
@@ -83,7 +85,7 @@ class ScriptAttempt(NamedTuple):
     def problem(self) -> str:
         """How it ended, and the last line that it printed."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        ended = "did not end in time" if self.exit_code is None else f"ended with exit code {self.exit_code}"
+        ended = "did not end within --timeout" if self.exit_code is None else f"ended with exit code {self.exit_code}"
         return f"{ended}; its last line: {lines[-1][:300]}" if lines else f"{ended}, and printed nothing"
 
 
@@ -148,9 +150,13 @@ def _wait(
     process: "subprocess.Popen[bytes]", command: ScriptCommand, folder: Path, stop: Stop | None, *, until_s: float
 ) -> int | None:
     is_signalled = False
+    delay_s = 0.0
     while (exit_code := process.poll()) is None:
         if time.monotonic() > until_s:
-            return None
+            more_s = _delay_s(_processes(folder)) - delay_s
+            if more_s < LEAST_DELAY_S:
+                return None
+            until_s, delay_s = time.monotonic() + more_s, delay_s + more_s
         if not is_signalled and (folder / REACHED).exists():
             assert stop is not None
             is_signalled = True
@@ -160,15 +166,27 @@ def _wait(
             process.send_signal(stop.signal)
             (folder / CONTINUE).touch()
             until_s = min(until_s, time.monotonic() + command.grace_s)
+            delay_s = _delay_s(_processes(folder))
         time.sleep(POLL_S)
     return exit_code
 
 
 def _lingering(folder: Path) -> tuple[str, ...]:
-    until_s = time.monotonic() + LINGER_S
-    while (pids := _processes(folder)) and time.monotonic() < until_s:
+    pids = _processes(folder)
+    until_s, delay_s = time.monotonic() + LINGER_S, _delay_s(pids)
+    while pids and time.monotonic() < until_s + max(0.0, _delay_s(pids) - delay_s):
         time.sleep(POLL_S)
+        pids = _processes(folder)
     return tuple(_command_line(pid) for pid in pids)
+
+
+def _delay_s(pids: Sequence[int]) -> float:
+    """Return how long the one of some processes that a busy machine delayed most has waited for a core."""
+    delays_ns = [0]
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            delays_ns.append(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]))
+    return max(delays_ns) / 1e9
 
 
 def _kill_all(folder: Path) -> None:

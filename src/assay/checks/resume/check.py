@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import NamedTuple
 
-from assay.base.errors import AssayError, ConfigError
+from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.checks.resume.attempt import ScriptAttempt, ScriptCommand, Stop, run_attempt
 from assay.checks.resume.observed import SavedFiles
@@ -90,7 +90,7 @@ class ResumeCheckRun:
         """It never resumes, so that no exercise shows more than the first."""
 
     def run(self) -> ResumeCheck:
-        """Run the exercises. Raises `AssayError` if the undisturbed script fails, is not observable, or writes to
+        """Run the exercises. Raises `ConfigError` if the undisturbed script fails, is not observable, or writes to
         other folders."""
         self._on_exercise("undisturbed")
         first = self._undisturbed()
@@ -109,10 +109,10 @@ class ResumeCheckRun:
         self._empty()
         attempt = self._attempt(self._command, self._workers[0])
         if attempt.exit_code != 0:
-            fix = " Give it more with --timeout, or let it train fewer steps." if attempt.exit_code is None else ""
-            raise AssayError(f"Undisturbed, the script {attempt.problem}.{fix}")
+            fix = " Give it more, or let it train fewer steps." if attempt.exit_code is None else ""
+            raise ConfigError(f"Undisturbed, the script {attempt.problem}.{fix}")
         if not attempt.training.steps:
-            raise AssayError(
+            raise ConfigError(
                 "The script ended with exit code 0, but no step of a torch optimizer was seen in its Python processes. "
                 "Is it PyTorch, in a python without -I, -E or -S, and outside of containers?"
             )
@@ -163,7 +163,7 @@ class ResumeCheckRun:
         self._empty()
         attempt = self._attempt(self._command, self._workers[0], stop)
         if not attempt.is_stopped:
-            raise AssayError(
+            raise ConfigError(
                 f"The script did not reach {stop.at} {stop.number} a second time; it {attempt.problem}. Does it do "
                 "the same at each start, and does it write everything to {out}?"
             )
@@ -213,7 +213,7 @@ class ResumeCheckRun:
             results["kept"] = holds(f"{number_of(len(whole), 'whole checkpoint')} left")
         if last.exit_code != 0 or last.training.before is None:
             if last.exit_code == 0 and not last.is_observed:
-                raise AssayError(f"The resume was not observed, unlike the first run: it {last.problem}.")
+                raise ConfigError(f"The resume was not observed, unlike the first run: it {last.problem}.")
             if last.exit_code == 0:
                 # After damage an error was hidden; else rows were left out.
                 return results | {

@@ -1,0 +1,43 @@
+"""How an attempt of a script ends on a machine that is busy with other work."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from assay.checks.resume.attempt import ScriptAttempt, ScriptCommand, run_attempt
+
+ON_ONE_CORE = "import os, time; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+OTHERS = 3
+"""Busy processes on the same core, so that the script gets a quarter of it."""
+LIMIT_S = 3.0
+
+
+@pytest.fixture(autouse=True)
+def others():
+    busy = [subprocess.Popen([sys.executable, "-c", ON_ONE_CORE + "while True: pass"]) for _ in range(OTHERS)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+def attempt_of(code: str, tmp_path: Path) -> ScriptAttempt:
+    words = (sys.executable, "-c", ON_ONE_CORE + code)
+    return run_attempt(ScriptCommand(words, tmp_path / "out", {}, LIMIT_S, grace_s=1.0), 1, tmp_path / "attempt")
+
+
+def test_time_in_which_other_work_has_the_core_does_not_count(tmp_path: Path) -> None:
+    attempt = attempt_of(f"while time.process_time() < {LIMIT_S / 2}: pass", tmp_path)
+    assert attempt.exit_code == 0
+    assert attempt.seconds > LIMIT_S
+
+
+def test_a_script_that_waits_for_itself_is_ended(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    attempt = attempt_of("import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()", tmp_path)
+    assert attempt.exit_code is None
+    assert time.monotonic() - began_s < 20 * LIMIT_S
+    assert attempt.problem == "did not end within --timeout, and printed nothing"
