@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from assay.base.errors import AssayError, ConfigError, NotInstalledError
+from assay.base.errors import ConfigError, NotInstalledError
 from assay.checks.api import server
 from assay.checks.api.server import find_target, run_command
 from served_talker import write_talker
@@ -199,7 +199,7 @@ def answering(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str
     [
         (
             404,
-            "offers no training API: the Tinker API: the server answers 404 to POST /api/v1/client/config; the OpenAI",
+            "offers no training API: the Tinker API: the server answers 404 to GET /api/v1/get_server",
         ),
         (401, "refuses the key .*Give it one with --key"),
         (500, "offers no training API"),
@@ -243,7 +243,7 @@ def test_a_missing_sdk_is_named_before_anything_happens(monkeypatch: pytest.Monk
     ],
 )
 def test_a_restart_that_fails_is_named(command: str, message: str) -> None:
-    with pytest.raises(AssayError, match=message):
+    with pytest.raises(ConfigError, match=message):
         run_command("--restart", command, f"http://127.0.0.1:{free_port()}", 1.0)
 
 
@@ -251,6 +251,6 @@ def test_a_restart_that_fails_is_named(command: str, message: str) -> None:
 def test_a_restart_that_fails_ends_the_check(tmp_path: Path) -> None:
     with faulty_server("none", tmp_path) as (url, _):
         code, found, errors = check(url, "--loop", "sft", "--restart", "exit 3", "--fault", "restart-after")
-        assert (code, found) == (1, {}) and "error: --restart 'exit 3' failed with exit code 3" in errors
+        assert (code, found) == (2, {}) and "error: --restart 'exit 3' failed with exit code 3" in errors
         code, found, errors = check(url, "--loop", "sft", "--fault", "after", base="none")
         assert code == 2 and "the loop sft fails without any fault" in errors and "There is no base model" in errors

@@ -32,13 +32,17 @@ CREATIONS = ("files", "jobs")
 NOT_STRUCK = ("the loop sends no such request", "a copy of a creation is another creation")
 ONCE = ("create_model", "save_weights", "load_weights")
 """Requests that a loop of the Tinker API sends once."""
+NUM_PASSES = {"sft": 5, "rl": 4, "dpo": 4}
+"""Passes of a loop that are followed by a step. How many requests one is depends on the SDK and the server."""
+SECOND_STEP = 0
+"""Number of a fault: the last request of the second step's pass, or the first, which the others overtake."""
 LOOP_TIMEOUT_S = 300.0
 WEIGHTS = "logprobs at the end"
 """The observation that tells what the weights are."""
 SAME_WEIGHTS = 1e-5
 """Largest distance of it between loops with the same gradients, which may be summed in another order."""
 NOISE_FACTOR = 10.0
-"""A difference counts from this multiple of the difference between two undisturbed loops."""
+"""The difference of a number counts from this multiple of its difference between two undisturbed loops."""
 
 
 class FaultVerdict(NamedTuple):
@@ -55,8 +59,8 @@ def fault_of(loop: str, request: str, kind: str) -> RequestFault:
     """Return a fault of one of a loop's requests. Kinds that end in `-after` wait for the acknowledgement."""
     if loop == JOBS:  # the first list of events is that with which the second one is compared
         number = 1 + (request == "events")
-    elif request == "forward_backward":  # the last chunk of the second step, or the first, which the others overtake
-        number = {"sft": 6, "rl": 4, "dpo": 4}[loop] - (kind == "delayed") * {"sft": 2, "rl": 1, "dpo": 0}[loop]
+    elif request == "forward_backward":
+        number = SECOND_STEP
     else:
         number = 1 if request in ONCE else 3 if request == "retrieve_future" else 2
     return RequestFault(kind, request, number, is_acknowledged=kind.endswith("-after"))
@@ -75,7 +79,9 @@ class Judge:
         self._key = key
         self._timeout_s = timeout_s
         self._known: dict[tuple[str, str], dict[str, Any]] = {}
-        self._noise: dict[str, float] = {}
+        self._noise: dict[str, dict[str, float]] = {}
+        self._num_requests: dict[str, int] = {}
+        """Loop -> requests of one pass."""
 
     @contextmanager
     def sitting(
@@ -87,7 +93,8 @@ class Judge:
         with self._playing("assay.checks.api.tinker_loops", key, callbacks or {}) as (play, proxy):
 
             def judge(loop: str, *faults: RequestFault) -> FaultVerdict:
-                undisturbed = self._undisturbed(loop, play)
+                undisturbed = self._undisturbed(loop, play, proxy)
+                faults = tuple(self._placed(loop, fault) for fault in faults)
                 try:
                     found = play(loop, *faults)
                 except TimeoutError as error:
@@ -98,7 +105,7 @@ class Judge:
                     return FaultVerdict(loop, faults, "wrong", found["wrong"])
                 if proxy.missed:
                     return FaultVerdict(loop, faults, "not tried", f"the loop sends no {proxy.missed[0].path}")
-                difference = self._difference(loop, undisturbed, found)
+                difference = describe_difference(undisturbed["seen"], found["seen"], self._noise[loop])
                 return FaultVerdict(
                     loop, faults, self._name_of(loop, found, faults, play) if difference else "held", difference
                 )
@@ -143,21 +150,33 @@ class Judge:
 
             yield play, proxy
 
-    def _undisturbed(self, loop: str, play: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    def _undisturbed(self, loop: str, play: Callable[..., dict[str, Any]], proxy: FaultProxy) -> dict[str, Any]:
         """Return what the client sees without faults. Raises `ConfigError` if this fails or cannot be repeated."""
         if (loop, "") not in self._known:
-            first, second = play(loop), play(loop)
+            try:
+                first, second = play(loop), play(loop)
+            except TimeoutError as late:
+                raise ConfigError(
+                    f"the loop {loop} fails without any fault: {late}. Give it more by --timeout?"
+                ) from None
             if error := first["error"] or first["wrong"] or second["error"] or second["wrong"]:
                 raise ConfigError(f"the loop {loop} fails without any fault: {error}")
-            noise = distance(first["seen"], second["seen"])
-            if math.isinf(noise):
-                text = describe_difference(first["seen"], second["seen"], 0.0)
+            noise = differences(first["seen"], second["seen"])
+            if math.inf in noise.values():
+                text = describe_difference(first["seen"], second["seen"], {})
                 raise ConfigError(
                     f"two undisturbed loops {loop} differ, so no fault can be judged by it: {text}. Does the server "
                     "use the seeds?"
                 )
-            self._known[loop, ""], self._noise[loop] = first, NOISE_FACTOR * noise
+            self._known[loop, ""], self._noise[loop] = first, noise
+            self._num_requests[loop] = max(1, proxy.num_requests("forward_backward") // NUM_PASSES[loop])
         return self._known[loop, ""]
+
+    def _placed(self, loop: str, fault: RequestFault) -> RequestFault:
+        if fault.number != SECOND_STEP:
+            return fault
+        number = self._num_requests[loop]
+        return fault._replace(number=number + 1 if fault.kind == "delayed" else 2 * number)
 
     def _name_of(
         self, loop: str, found: dict[str, Any], faults: tuple[RequestFault, ...], play: Callable[..., dict[str, Any]]
@@ -174,28 +193,42 @@ class Judge:
                         return outcome
         return "wrong"
 
-    def _difference(self, loop: str, expected: dict[str, Any], found: dict[str, Any]) -> str:
-        return describe_difference(expected["seen"], found["seen"], self._noise[loop])
-
 
 def distance(first: Any, second: Any) -> float:
     """Return the largest relative difference between numbers of two trees; infinity if anything else differs."""
-    if isinstance(first, float) and isinstance(second, float):
-        if first == second or (math.isnan(first) and math.isnan(second)):
-            return 0.0
-        difference = abs(first - second) / max(1.0, abs(first), abs(second))
-        return math.inf if math.isnan(difference) else difference
-    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
-        return max((distance(first[key], second[key]) for key in first), default=0.0)
-    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        return max(map(distance, first, second), default=0.0)
-    return 0.0 if first == second else math.inf
+    return max(differences(first, second).values(), default=0.0)
 
 
-def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any], noise: float) -> str:
-    """Return the first observation that differs by more than `noise`; empty if none does."""
-    for about in (*expected, *(key for key in found if key not in expected)):
-        pair = expected.get(about), found.get(about)
-        if not distance(*pair) <= noise:
-            return f"{about}: {str(pair[1])[:80]} instead of {str(pair[0])[:80]}"
+def differences(first: Any, second: Any) -> dict[str, float]:
+    """Return the relative difference of each number of two trees, by its place; infinity if anything else differs."""
+    one, other = dict(_leaves(first)), dict(_leaves(second))
+    return {
+        place: _difference(one[place], other[place]) if place in one and place in other else math.inf
+        for place in {**one, **other}
+    }
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if not value or not isinstance(value, dict | list):
+        yield place, value
+        return
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _leaves(item, f"{place}, {key}" if place else str(key))
+
+
+def _difference(first: Any, second: Any) -> float:
+    if not isinstance(first, float) or not isinstance(second, float):
+        return 0.0 if first == second else math.inf
+    if first == second or (math.isnan(first) and math.isnan(second)):
+        return 0.0
+    difference = abs(first - second) / max(1.0, abs(first), abs(second))
+    return math.inf if math.isnan(difference) else difference
+
+
+def describe_difference(expected: Any, found: Any, noise: Mapping[str, float]) -> str:
+    """Return the first observation that differs by more than its noise; empty if none does."""
+    one, other = dict(_leaves(expected)), dict(_leaves(found))
+    for place, difference in differences(expected, found).items():
+        if difference > NOISE_FACTOR * noise.get(place, 0.0):
+            return f"{place}: {str(other.get(place))[:80]} instead of {str(one.get(place))[:80]}"
     return ""

@@ -72,6 +72,10 @@ class FaultProxy:
         """Faults whose requests did not come."""
         return [*self._waiting.values()]
 
+    def num_requests(self, path: str) -> int:
+        """Return how many requests came to an address since `begin`."""
+        return self._counts[path]
+
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)

@@ -1,6 +1,5 @@
 """The server under test: which APIs its URL offers, and the operator's commands that restart it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from assay.base.errors import AssayError, ConfigError, NotInstalledError
+from assay.base.errors import ConfigError, NotInstalledError
 
 PROBE_S = 10.0
 POLL_S = 0.1
@@ -21,11 +20,11 @@ MAX_OUTPUT = 500
 """Characters of a failed command's output that an error shows."""
 JOBS = "jobs"
 """The loop of OpenAI's API; the others are of the Tinker API."""
-ROUTES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    "Tinker": ("POST", "/api/v1/client/config", ("sft", "rl", "dpo")),
-    "OpenAI": ("GET", "/v1/fine_tuning/jobs", (JOBS,)),
+ROUTES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "Tinker": ("/api/v1/get_server_capabilities", ("sft", "rl", "dpo")),
+    "OpenAI": ("/v1/fine_tuning/jobs", (JOBS,)),
 }
-"""API -> a request that it serves, and the loops that use it."""
+"""API -> what it serves, and the loops that use it."""
 SDKS = {"Tinker": "tinker", "OpenAI": "openai"}
 
 
@@ -43,12 +42,12 @@ def find_target(url: str, key: str, chosen: Collection[str]) -> CheckedServer:
     it does not respond, refuses the key or offers no API, or if an SDK is missing."""
     url = url.rstrip("/").removesuffix("/api/v1").removesuffix("/v1")
     target, refused = CheckedServer(url, [], []), list[str]()
-    for api, (method, path, loops) in ROUTES.items():
-        status = _status(method, url + path, key)
+    for api, (path, loops) in ROUTES.items():
+        status = _status(url + path, key)
         if status in (401, 403):
-            raise ConfigError(f"{url} refuses the key ({status} to {method} {path}). Give it one with --key.")
+            raise ConfigError(f"{url} refuses the key ({status} to GET {path}). Give it one with --key.")
         if status >= 400:
-            refused.append(f"the {api} API: the server answers {status} to {method} {path}")
+            refused.append(f"the {api} API: the server answers {status} to GET {path}")
             continue
         target.loops.extend(loop for loop in loops if not chosen or loop in chosen)
         target.not_tried.extend(f"the loop {loop}: not chosen" for loop in loops if loop not in target.loops)
@@ -65,13 +64,11 @@ def find_target(url: str, key: str, chosen: Collection[str]) -> CheckedServer:
     return target
 
 
-def _status(method: str, address: str, key: str) -> int:
+def _status(address: str, key: str) -> int:
     token = key.removeprefix("tml-")
-    headers = {"authorization": f"Bearer {token}", "x-api-key": f"tml-{token}", "content-type": "application/json"}
-    # The Tinker API refuses SDKs that are too old, so this request names a version.
-    body = json.dumps({"sdk_version": "0.38.0"}).encode() if method == "POST" else None
+    headers = {"authorization": f"Bearer {token}", "x-api-key": f"tml-{token}"}
     try:
-        with urlopen(Request(address, body, headers, method=method), timeout=PROBE_S) as response:
+        with urlopen(Request(address, headers=headers), timeout=PROBE_S) as response:
             status: int = response.status
             return status
     except HTTPError as error:
@@ -84,7 +81,7 @@ def _status(method: str, address: str, key: str) -> int:
 
 
 def run_command(option: str, command: str, url: str, timeout_s: float) -> None:
-    """Run a shell command that restarts the server; return once it responds. Raises `AssayError` if the command fails
+    """Run a shell command that restarts the server; return once it responds. Raises `ConfigError` if the command fails
     or does not end, or the server does not come back."""
     with tempfile.TemporaryFile() as output:  # a server that the command starts may hold it open, unlike a pipe
         process = subprocess.Popen(
@@ -95,18 +92,18 @@ def run_command(option: str, command: str, url: str, timeout_s: float) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise AssayError(
+            raise ConfigError(
                 f"{option} {command!r} did not end within {timeout_s:.0f} s and was killed. It has to return once the "
                 "server is started: start that in the background."
             ) from None
         output.seek(0)
         text = output.read().decode(errors="replace").strip()[-MAX_OUTPUT:]
     if status:
-        raise AssayError(f"{option} {command!r} failed with exit code {status}: {text or 'no output'}. Try it alone.")
+        raise ConfigError(f"{option} {command!r} failed with exit code {status}: {text or 'no output'}. Try it alone.")
     deadline_s = time.monotonic() + timeout_s
     while not _responds(url):
         if time.monotonic() > deadline_s:
-            raise AssayError(
+            raise ConfigError(
                 f"the server at {url} did not come back within {timeout_s:.0f} s after {option} {command!r}: "
                 f"{text or 'no output'}. The command has to start it again, or something else has to."
             )

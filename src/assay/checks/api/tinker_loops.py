@@ -40,7 +40,7 @@ class Loop:
         for step in range(NUM_STEPS):
             self._train(client, [self._datum(step, index) for index in range(6)], "cross_entropy")
         path = self._wait(client.save_state("half"))
-        resumed = self._service.create_training_client_from_state_with_optimizer(path.path).result()
+        resumed = _ready(self._service.create_training_client_from_state_with_optimizer(path.path))
         self._train(resumed, [self._datum(7, index) for index in range(6)], "cross_entropy")
         self._probe(resumed)
 
@@ -49,7 +49,7 @@ class Loop:
         client = self._new_model()
         settings = types.SamplingParams(max_tokens=4, seed=3, temperature=1.0)
         for _ in range(NUM_STEPS):
-            sampler = client.save_weights_and_get_sampling_client().result()
+            sampler = _ready(client.save_weights_and_get_sampling_client())
             prompt = types.ModelInput.from_ints(PROMPT)
             sequences = self._wait(sampler.sample(prompt=prompt, num_samples=4, sampling_params=settings)).sequences
             self._see("samples", [[[*item.tokens], [*map(float, item.logprobs)]] for item in sequences])
@@ -76,7 +76,7 @@ class Loop:
         self._probe(client)
 
     def _new_model(self) -> Any:
-        return self._service.create_lora_training_client(self._base, rank=4, seed=1).result()
+        return _ready(self._service.create_lora_training_client(self._base, rank=4, seed=1))
 
     def _train(self, client: Any, data: list[Any], loss_fn: str) -> None:
         """A pass and an update, sent before either is waited for."""
@@ -116,6 +116,11 @@ class Loop:
         return future.result()
 
 
+def _ready(client: Any) -> Any:
+    """Return a client, of which newer SDKs return a future."""
+    return client.result() if hasattr(client, "result") else client
+
+
 def _logprobs(output: Any, data: list[Any]) -> list[list[float]]:
     """Return the logprobs of a pass. Raises `MixedUpError` if they cannot be those of its datums."""
     logprobs = [[*map(float, item["logprobs"].data)] for item in output.loss_fn_outputs]
@@ -143,7 +148,8 @@ def run(loop: str, url: str, base: str, key: str, change: str, **_: Any) -> dict
         service = tinker.ServiceClient(base_url=url, api_key=key)
         running = Loop(service, base, change)
         getattr(running, loop)()
-        service.close("success").result()
+        if hasattr(service, "close"):
+            service.close("success").result()
         return {"seen": running.seen, "error": None, "wrong": ""}
     except MixedUpError as error:
         return {"seen": {}, "error": None, "wrong": str(error)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -16,6 +17,9 @@ from sessions import AnsweringWorker, on_socket, tinker_server
 
 DAY_S = 86_400.0
 WRITE_DELAY_S = 0.05
+LATE_S = 60.0
+STRUCK = 12
+"""The second update of the third loop, after two of five updates each."""
 
 
 @pytest.fixture
@@ -68,10 +72,11 @@ def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, mon
 def test_a_server_that_acknowledges_before_it_appends_is_caught(app, monkeypatch) -> None:
     """It appends in the background, and keeps in memory what it has acknowledged, so undisturbed nobody notices."""
     append, has_request = RequestLog.append, RequestLog.has_request
-    memory = dict[str, Timer]()
+    memory, updates = dict[str, Timer](), count(1)
 
-    def append_later(log: RequestLog, seq_id: int, *rest: Any, **named: Any) -> bool:
-        memory[f"{log.target}:{seq_id}"] = timer = Timer(WRITE_DELAY_S, append, (log, seq_id, *rest), named)
+    def append_later(log: RequestLog, seq_id: int, kind: Any, *rest: Any, **named: Any) -> bool:
+        delay_s = LATE_S if kind == "optim_step" and next(updates) == STRUCK else WRITE_DELAY_S
+        memory[f"{log.target}:{seq_id}"] = timer = Timer(delay_s, append, (log, seq_id, kind, *rest), named)
         timer.start()
         return True
 

@@ -1,0 +1,26 @@
+"""What counts as a difference between two loops."""
+
+import math
+
+from assay.checks.api.judge import describe_difference, differences
+
+LOSS, TOOK = "metrics of step 1, loss", "metrics of step 1, seconds"
+
+
+def test_numbers_are_compared_place_by_place() -> None:
+    first = {"metrics of step 1": {"loss": 2.0, "seconds": 4.0}, "samples": [[1, 2], []]}
+    second = {"metrics of step 1": {"loss": 2.0, "seconds": 8.0}, "samples": [[1, 3]]}
+    assert differences(first, second) == {
+        LOSS: 0.0, TOOK: 0.5, "samples, 0, 0": 0.0, "samples, 0, 1": math.inf, "samples, 1": math.inf
+    }  # fmt: skip
+    assert differences({"loss": math.nan}, {"loss": math.nan}) == {"loss": 0.0}
+    assert differences({"loss": math.nan}, {"loss": 1.0}) == {"loss": math.inf}
+
+
+def test_a_number_that_differs_undisturbed_hides_no_other() -> None:
+    expected = {"metrics of step 1": {"seconds": 4.0, "loss": 2.0}}
+    noise = {TOOK: 0.5}
+    later = {"metrics of step 1": {"seconds": 9.0, "loss": 2.0}}
+    assert describe_difference(expected, later, noise) == ""
+    other = {"metrics of step 1": {"seconds": 9.0, "loss": 2.1}}
+    assert describe_difference(expected, other, noise) == f"{LOSS}: 2.1 instead of 2.0"
