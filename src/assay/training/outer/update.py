@@ -6,8 +6,8 @@
                weights += rate * (mean + mu * momentum)
 
 A change points downhill, so `nesterov` is `torch.optim.SGD(nesterov=True)` with the gradient -mean (DiLoCo, Douillard
-et al. 2023). Every cluster computes this from the same bytes, so the result must not depend on the machine's number of
-threads: products and sums are separate calls, because a fused one rounds the last elements of a tensor differently.
+et al. 2023). Every cluster computes this from the same bytes, so the result must not depend on the processor: products
+and sums are separate calls, because a processor with fused multiply-add rounds a combined call differently.
 """
 
 from collections.abc import Mapping, Sequence

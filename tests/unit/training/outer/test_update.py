@@ -1,5 +1,8 @@
 """Outer steps against torch.optim.SGD, means of models and exact sums."""
 
+import os
+import subprocess
+import sys
 from copy import deepcopy
 from fractions import Fraction
 
@@ -82,6 +85,33 @@ def test_the_bits_are_the_same_on_any_number_of_threads(config) -> None:
     finally:
         torch.set_num_threads(threads)
     assert len(found) == 1
+
+
+PROGRAM = """
+import sys, numpy, torch
+from assay.training.outer.change import decode, encode
+from assay.training.outer.config import NesterovConfig
+from assay.training.outer.update import OuterOptimizer
+
+numbers = numpy.random.default_rng(0)  # torch.randn depends on the instruction set
+weight, state, *changes = [{"w": torch.from_numpy(numbers.standard_normal(10_007, "float32"))} for _ in range(6)]
+data = [encode(change, bits) for change, bits in zip(changes, (4, 8, 16, 32))]
+config = NesterovConfig(type="nesterov", rate=0.7, momentum=0.9)
+OuterOptimizer(config).update(weight, state, [(number + 3, decode(part)) for number, part in enumerate(data)])
+sys.stdout.buffer.write(b"".join(data) + weight["w"].numpy().tobytes() + state["w"].numpy().tobytes())
+print(torch.backends.cpu.get_cpu_capability(), file=sys.stderr)
+"""
+
+
+def test_the_bits_are_the_same_on_processors_without_fused_multiply_add() -> None:
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], env={**os.environ, **environment}, capture_output=True, check=True
+        )
+        for environment in ({}, {"ATEN_CPU_CAPABILITY": "default"})
+    ]
+    assert found[1].stderr.split()[-1] == b"DEFAULT" != found[0].stderr.split()[-1]
+    assert found[0].stdout == found[1].stdout
 
 
 @pytest.mark.parametrize("wrong, problem", [({"matrix": torch.zeros(3)}, r"the shape \[3\]"), ({}, "no such weight")])
