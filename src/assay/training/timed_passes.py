@@ -1,0 +1,77 @@
+"""Times passes of methods on a device, in turn, and the products of a pass by themselves."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from assay.data.loader.batch import MicroBatch
+from assay.models.compute_copy import as_bfloat16
+from assay.models.traced import Product
+from assay.training.trainer.config import Precision
+from assay.training.trainer.lane_forward import LaneForward
+from assay.training.trainer.method import LossMethod
+
+MIN_TURNS = 3
+"""Turns that count; one before them warms up."""
+
+
+class TimedCase(NamedTuple):
+    """A pass to be timed."""
+
+    method: LossMethod
+    micro_batch: MicroBatch
+    precision: Precision
+    compute_copy: bool
+
+
+def time_passes(cases: Sequence[TimedCase], device: torch.device, *, seconds: float) -> list[float]:
+    """Return the median seconds of a forward and a backward pass of each case; they take turns for so long."""
+    return _in_turns([_pass(case, device) for case in cases], device, seconds=seconds)
+
+
+def time_products(products: Sequence[Product], device: torch.device, *, seconds: float) -> float:
+    """Return the seconds of all products, each timed by itself."""
+    calls = [_product(product, device) for product in products]
+    times_s = _in_turns(calls, device, seconds=seconds)
+    return sum(product.count * call_s for product, call_s in zip(products, times_s, strict=True))
+
+
+def _pass(case: TimedCase, device: torch.device) -> Callable[[], object]:
+    model = case.method.build_model().to(device).train()
+    forward = LaneForward(case.method, device=device, precision=case.precision, seed=0, compute_copy=case.compute_copy)
+    if case.compute_copy:
+        as_bfloat16(model)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return lambda: torch.autograd.grad(forward.loss_of(model, case.micro_batch).sum, weights, allow_unused=True)
+
+
+def _product(product: Product, device: torch.device) -> Callable[[], object]:
+    dtype = torch.bfloat16 if product.item_bytes == torch.bfloat16.itemsize else torch.float32
+    left = torch.randn(product.batch, product.m, product.k, device=device, dtype=dtype)
+    right = torch.randn(product.batch, product.k, product.n, device=device, dtype=dtype)
+    if product.batch > 1:
+        return lambda: torch.bmm(left, right)
+    return lambda: torch.mm(left[0], right[0])
+
+
+def _in_turns(calls: Sequence[Callable[[], object]], device: torch.device, *, seconds: float) -> list[float]:
+    """Return the median seconds of each call. They take turns, so that a slower minute is every call's."""
+    times_s: list[list[float]] = [[] for _ in calls]
+    began_s = time.monotonic()
+    while len(times_s[0]) <= MIN_TURNS or time.monotonic() - began_s < seconds:
+        for call, call_s in zip(calls, times_s, strict=True):
+            call_s.append(_seconds(call, device))
+    return [statistics.median(call_s[1:]) for call_s in times_s]
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began_s = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began_s
