@@ -33,7 +33,7 @@ from assay.distributed.rank_device import device_of
 from assay.inference.local.generator import Generator
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.flops import causal_flops
-from assay.records.processor import dense_bf16_flops
+from assay.records.devices import dense_bf16_flops
 from assay.training.gpu_facts import facts_of, measure_gpu
 from generation import ours, timed, transformers_generate
 from harness import Target, assay, describe_machine, in_turn, last_json, options_of, print_result, workspace

@@ -2,32 +2,6 @@
 
 from assay.records.record import Record
 
-DENSE_BF16_FLOPS = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "GH200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H800": 989e12,
-    "A100": 312e12,
-    "A800": 312e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-    "A10G": 70e12,
-    "A10": 125e12,
-    "A30": 165e12,
-    "A40": 150e12,
-    "RTX 6000 Ada": 364e12,
-    "RTX A6000": 155e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-    "MI300X": 1307e12,
-}
-"""Part of a card's name -> its bfloat16 rate without sparsity in FLOP/s, from the makers' data sheets. A name that
-contains another one stands before it."""
-
 CUBLAS_WORKSPACE = ":16:8"
 """cuBLAS's workspace (`CUBLAS_WORKSPACE_CONFIG`) unless the environment sets another. It is too small to split the sums
 of a product, so a row of a product does not depend on the other rows."""
@@ -68,9 +42,3 @@ class Processor(Record):
             return f"{self.model} ({self.instructions}; torch {self.torch})"
         workspace = f", cuBLAS workspace {self.cublas_workspace}" if self.cublas_workspace else ""
         return f"{self.model} (torch {self.torch}{workspace})"
-
-
-def dense_bf16_flops(card: str) -> float | None:
-    """Return the rate of a card by the name that its driver reports; None if it is not listed."""
-    words = f" {card.replace('-', ' ')} "
-    return next((rate for name, rate in DENSE_BF16_FLOPS.items() if f" {name} " in words), None)

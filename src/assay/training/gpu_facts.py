@@ -21,7 +21,7 @@ import assay.models.line_attention  # noqa: F401 (registers the operator)
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float, Int, Shaped
 from assay.models.graph_capture import GraphCapture
-from assay.records.processor import dense_bf16_flops
+from assay.records.devices import dense_bf16_flops
 from assay.records.throughput import GpuFacts
 
 HEADS, HEAD_WIDTH = 12, 64

@@ -10,7 +10,7 @@ from assay.models.causal_config import LoraConfig, NewCausalConfig
 from assay.models.config import NewEncoderConfig
 from assay.models.flops import causal_flops, encoder_flops
 from assay.models.token_scores import CausalNetwork
-from assay.records.processor import DENSE_BF16_FLOPS, dense_bf16_flops
+from assay.records.devices import DEVICES, dense_bf16_flops
 
 ROWS, TOKENS = 5, 48
 LENGTHS = np.full(ROWS, TOKENS)
@@ -99,4 +99,4 @@ def test_a_card_is_known_by_its_drivers_name(card: str, tflops: int) -> None:
 
 def test_an_unknown_card_has_no_rate() -> None:
     assert dense_bf16_flops("NVIDIA H1000") is None and dense_bf16_flops("Tesla T4") is None
-    assert all(1e13 < rate < 1e16 for rate in DENSE_BF16_FLOPS.values())
+    assert all(1e13 < rate < 1e16 for rate in (device.bf16_flops for device in DEVICES.values()))

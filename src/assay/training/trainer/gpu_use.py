@@ -17,7 +17,7 @@ import torch
 
 from assay.data.loader.batch import LaneShare
 from assay.models.graph_capture import num_waits, recorded_waits
-from assay.records.processor import dense_bf16_flops
+from assay.records.devices import dense_bf16_flops
 from assay.training.trainer.lane_forward import LaneForward
 
 FIRST_SAMPLED = 3

@@ -11,13 +11,13 @@ import numpy as np
 from assay.base.shown_url import without_secrets
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
+from assay.records.devices import dense_bf16_flops
 from assay.records.evaluation import AnyEvaluation
 from assay.records.failure import Failure
 from assay.records.goodput import useful_share
 from assay.records.incident import IncidentKind
 from assay.records.launch import Launch
 from assay.records.phase import Phase
-from assay.records.processor import dense_bf16_flops
 from assay.records.rollout_log import PromptCounts
 from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds, Run
 from assay.records.suspect import Suspect

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from assay.records.processor import dense_bf16_flops
+from assay.records.devices import dense_bf16_flops
 from assay.reporting.views.runs.curve_window import CurveColumns, Numbers, window_curve
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series, metric_summaries
