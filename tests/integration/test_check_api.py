@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -221,6 +221,25 @@ def test_a_server_that_answers_nothing_is_named(monkeypatch: pytest.MonkeyPatch)
         find_target(f"http://127.0.0.1:{free_port()}", "any", ())
     with pytest.raises(ConfigError, match="unknown url type"):
         find_target("localhost", "any", ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["sft", "jobs"])
+def test_a_server_that_answers_nothing_but_the_first_question_is_named(loop: str) -> None:
+    is_asked = Event()
+
+    def respond(request: BaseHTTPRequestHandler) -> None:
+        if is_asked.is_set():
+            time.sleep(600)
+        if request.path.endswith("jobs"):  # the second of the two questions
+            is_asked.set()
+        request.send_response(200)
+        request.end_headers()
+
+    with answering(respond) as url:
+        code, found, errors = check(url, "--loop", loop, "--timeout", "5")
+    assert (code, found) == (2, {})
+    assert f"error: the loop {loop} fails without any fault: it did not end within 5 s (--timeout)" in errors
 
 
 def test_a_missing_sdk_is_named_before_anything_happens(monkeypatch: pytest.MonkeyPatch) -> None:

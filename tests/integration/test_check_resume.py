@@ -241,7 +241,7 @@ if os.path.exists(path):
     model.load_state_dict(weights)
 for step in range(start, 8):
     OBSERVE
-    (0 * model(torch.randn(2, 2)) + model.bias).sum().backward()
+    (0 * FORWARD + model.bias).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
     torch.save((step + 1, model.state_dict()), path + ".new")
@@ -250,13 +250,21 @@ for step in range(start, 8):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "status"), [("pass", "unseen"), ("assay.observe(rows=[2 * step])", "holds")])
-def test_a_script_with_random_rows_names_them_in_one_line(line: str, status: str, tmp_path: Path) -> None:
-    words = script_file(tmp_path, NOISE.replace("OBSERVE", line))
+@pytest.mark.parametrize(
+    ("line", "forward", "seen"),
+    [
+        ("pass", "model(torch.randn(2, 2))", "two undisturbed runs trained different rows; set the seeds, or call"),
+        ("pass", "model.bias", "the model's input could not be read; call assay.observe(rows=...)"),
+        ("assay.observe(rows=[2 * step])", "model(torch.randn(2, 2))", "8 rows in 8 steps"),
+    ],
+    ids=["random", "none", "named"],
+)
+def test_rows_that_cannot_be_seen_are_named_in_one_line(line: str, forward: str, seen: str, tmp_path: Path) -> None:
+    words = script_file(tmp_path, NOISE.replace("OBSERVE", line).replace("FORWARD", forward))
     code, found, printed = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
     assert code == 0, printed
-    assert found["properties"]["rows"]["status"] == status
-    assert status == "holds" or "call assay.observe(rows=...)" in found["properties"]["rows"]["seen"]
+    assert found["properties"]["rows"]["status"] == ("unseen" if line == "pass" else "holds")
+    assert seen in found["properties"]["rows"]["seen"]
 
 
 def test_a_check_that_is_ended_leaves_no_process(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class LoopClient:
                 break
         else:
             self._replace()
-            raise TimeoutError(f"it did not end within {timeout_s:.0f} s")
+            raise TimeoutError(f"it did not end within {timeout_s:.0f} s (--timeout)")
         if not (output := self._process.stdout.readline()):
             self._replace()
             raise AssayError(f"the process of the SDK died: python -m {self._module} says why.")

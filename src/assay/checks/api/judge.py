@@ -37,6 +37,8 @@ NUM_PASSES = {"sft": 5, "rl": 4, "dpo": 4}
 SECOND_STEP = 0
 """Number of a fault: the last request of the second step's pass, or the first, which the others overtake."""
 LOOP_TIMEOUT_S = 300.0
+MAX_ERROR = 500
+"""Characters of a server's error, which may be a stack trace, that a message shows."""
 WEIGHTS = "logprobs at the end"
 """The observation that tells what the weights are."""
 SAME_WEIGHTS = 1e-5
@@ -124,8 +126,10 @@ class Judge:
                 faults = [fault_of(JOBS, request, kind) for request in struck] if kind else []
                 try:
                     found = play(JOBS, *faults)["seen"]
-                except TimeoutError as error:
-                    return [FaultVerdict(JOBS, tuple(faults), "stuck", str(error))]
+                except TimeoutError as late:
+                    if not kind:
+                        raise _unusable(JOBS, str(late)) from None
+                    return [FaultVerdict(JOBS, tuple(faults), "stuck", str(late))]
                 missed = {*REQUESTS[JOBS]} - {*struck} | {fault.path for fault in proxy.missed}
                 return [
                     FaultVerdict(JOBS, (fault_of(JOBS, request, kind),), "not tried", NOT_STRUCK[kind == "doubled"])
@@ -156,11 +160,9 @@ class Judge:
             try:
                 first, second = play(loop), play(loop)
             except TimeoutError as late:
-                raise ConfigError(
-                    f"the loop {loop} fails without any fault: {late}. Give it more by --timeout?"
-                ) from None
+                raise _unusable(loop, str(late)) from None
             if error := first["error"] or first["wrong"] or second["error"] or second["wrong"]:
-                raise ConfigError(f"the loop {loop} fails without any fault: {error}")
+                raise _unusable(loop, error)
             noise = differences(first["seen"], second["seen"])
             if math.inf in noise.values():
                 text = describe_difference(first["seen"], second["seen"], {})
@@ -192,6 +194,10 @@ class Judge:
                     if distance(self._known[loop, change]["seen"].get(WEIGHTS), weights) <= SAME_WEIGHTS:
                         return outcome
         return "wrong"
+
+
+def _unusable(loop: str, error: str) -> ConfigError:
+    return ConfigError(f"the loop {loop} fails without any fault: {' '.join(error.split())[:MAX_ERROR]}")
 
 
 def distance(first: Any, second: Any) -> float:
