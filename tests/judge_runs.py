@@ -15,7 +15,8 @@ from assay.records.run import Run
 from assay.scoring.graders import grader_sha256
 from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
 from assay.store.objects import ObjectStore, open_store
-from assay.training.audit import audit_run, effective_commits
+from assay.store.commit_log import effective_commits
+from assay.training.audit import audit_run
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import read_rollout_log
 from assay.training.recipe import Recipe
@@ -103,7 +104,7 @@ def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
 
 def logged_groups(log: CommitLog) -> list[GroupRecord]:
     """Of all steps that a run has learned."""
-    return [group for commit in effective_commits(log) for group in read_rollout_log(log.store, commit)]
+    return [group for commit in effective_commits(log.entries()) for group in read_rollout_log(log.store, commit)]
 
 
 def _keep(groups: Sequence[GroupRecord], reward_cache: RewardCache, run: Run) -> None:

@@ -57,6 +57,7 @@ ALLOWED: dict[str, str] = {
     "math_answer": "the grader type of the fine-tuning API",
     "TensorBoardSink": "the tool's name",
     "connection_made": "of asyncio.Protocol",
+    "every": "the interval in steps, as the key outer.every",
 }
 """Identifiers that hold such a word in another sense, with the sense."""
 

@@ -28,7 +28,7 @@ from assay.records.rollout_log import GroupRecord, JudgeScoreGroup, RolloutRecor
 from assay.scoring.grade import Grade, ItemFailure
 from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
-from assay.training.audit import effective_commits
+from assay.store.commit_log import effective_commits
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.reward_cache import RewardCache
@@ -212,7 +212,7 @@ def problems(seed: int, ranks: Ranks, wrong: type | None = None, *, only_cut: in
 def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     """Where the last weights and the journals, by their bytes alone, do not say the same of every prompt."""
     log, weights = CommitLog(store), RewardWeights()
-    commits = effective_commits(log)
+    commits = effective_commits(log.entries())
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.0)
     reader = Saver(training_parts(weights, optimizer), ranks, log, RetentionConfig(), SystemClock())
     reader.restore(commits[-1])

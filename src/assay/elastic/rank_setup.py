@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Literal
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import DamagedDataError
@@ -38,18 +37,19 @@ from assay.store.home import Home
 from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
+from assay.training.checkpoint.parts import StatefulPart
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
+from assay.training.outer.cluster import ClusterTrainer, wait_to_begin
+from assay.training.outer.meeting import Meeting, announcement
 from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
 from assay.training.rollouts.source import RolloutMethod
 from assay.training.trainer.context import RankContext, RankParts
 from assay.training.trainer.method_config import samples
-from assay.training.trainer.trainer import Trainer, TrainingPosition
+from assay.training.trainer.trainer import Outcome, Trainer, TrainingPosition
 
 
-def train_rank(
-    task: RankTask, stop: StopFlag, began: Callable[[RankDevice], None] = lambda device: None
-) -> Literal["finished", "stopped"]:
+def train_rank(task: RankTask, stop: StopFlag, began: Callable[[RankDevice], None] = lambda device: None) -> Outcome:
     """Train this rank's lanes to the last step, or until `stop` is set; evaluate after the last step.
 
     `began` is called with the rank's device once the process group is up.
@@ -71,12 +71,21 @@ def train_rank(
         is_stopping=lambda: stop.is_set,
     )
     recorder.part("dataset")
+    train = _train_lanes if task.run.cluster_of is None else _train_cluster
+    outcome = train(task, recipe, context, recorder)
+    _leave(task, recorder, ranks)
+    return outcome
+
+
+def _train_lanes(task: RankTask, recipe: Recipe, context: RankContext, recorder: RankRecorder) -> Outcome:
+    """Train a run of its own: all lanes, to the last step."""
+    ranks = context.ranks
     parts = RankParts(context, _shares(task, ranks, recipe), times_lanes=task.orders.times_lanes)
-    saver = _saver(task, recipe, context, parts)
+    saver = _saver(task, recipe, context, parts.state)
     parts.stepper.before_update = saver.before_update
     recorder.part("model")
     position = _restored(saver, task.orders.commit, context.loader)
-    evaluate = _evaluator(task, recipe, context, parts, recorder)
+    evaluate = partial(_evaluator(task, recipe, context, recorder), parts)
     trainer = Trainer(
         context,
         parts.stepper,
@@ -87,9 +96,7 @@ def train_rank(
         evaluate=evaluate,
         lookahead=parts.source.lookahead,
     )
-    recorder.part("restore")
-    if ranks.rank == 0:
-        recorder.event(_startup(task, context.clock, recorder.parts))
+    _started_up(task, context, recorder)
     if position.step == 0 and recipe.trainer.evaluate_every is not None and samples(recipe.method):
         # The baseline that later scores of sampled completions are compared with.
         recorder.phase("evaluation")
@@ -101,8 +108,46 @@ def train_rank(
         _finish(context.log, ranks)
     saver.close()
     parts.lane_sum.close()
-    _leave(task, recorder, ranks)
     return outcome
+
+
+def _train_cluster(task: RankTask, recipe: Recipe, context: RankContext, recorder: RankRecorder) -> Outcome:
+    """Train this cluster's share of the lanes, and take outer steps with the other clusters."""
+    of, config = task.run.cluster_of, recipe.outer
+    assert of is not None and config is not None, "a run of a cluster has a recipe with outer steps"
+    meeting = Meeting(open_store(of.meeting_url), of.cluster, config, context.clock)
+    if context.ranks.rank == 0:
+        meeting.announce(announcement(task.run, workers=context.ranks.world_size))
+    state = wait_to_begin(context, meeting, recorder, recipe_sha256=task.run.recipe_sha256)
+    if state is None:
+        return "stopped"
+    evaluate = _evaluator(task, recipe, context, recorder)
+    trainer = ClusterTrainer(
+        context,
+        config,
+        meeting,
+        state,
+        recorder,
+        make_saver=partial(_saver, task, recipe, context),
+        evaluate=evaluate,
+        failure_s=task.orders.failure_s,
+    )
+    recorder.part("model")
+    trainer.restore(task.orders.commit)
+    _started_up(task, context, recorder)
+    outcome = trainer.train()
+    if outcome == "finished":
+        recorder.phase("evaluation")
+        evaluate(trainer.parts, trainer.step)
+        _finish(context.log, context.ranks)
+    trainer.close()
+    return outcome
+
+
+def _started_up(task: RankTask, context: RankContext, recorder: RankRecorder) -> None:
+    recorder.part("restore")
+    if context.ranks.rank == 0:
+        recorder.event(_startup(task, context.clock, recorder.parts))
 
 
 def _leave(task: RankTask, recorder: RankRecorder, ranks: Ranks) -> None:
@@ -172,15 +217,15 @@ def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPo
 
 
 def _evaluator(
-    task: RankTask, recipe: Recipe, context: RankContext, parts: RankParts, recorder: RankRecorder
-) -> Callable[[int], float | None]:
+    task: RankTask, recipe: Recipe, context: RankContext, recorder: RankRecorder
+) -> Callable[[RankParts, int], float | None]:
     """Return a function that scores the validation rows with the current weights, cached for the last step."""
     # Opened at the first evaluation, so that the first step does not wait for it.
     key = key_column(recipe.data.split)
     validation = cache(partial(_loader, recipe, "validation", () if key is None else (key,)))
     method, predictions = context.method, recipe.method.predictions
 
-    def evaluate(step: int) -> float | None:
+    def evaluate(parts: RankParts, step: int) -> float | None:
         """Write the predictions of `step`; return the validation metric on rank 0, None on other ranks."""
         model = parts.lane_sum.whole_model() if isinstance(method, RolloutMethod) else parts.model
         table = predict(model, method, validation(), context.ranks)
@@ -223,10 +268,10 @@ def _loader(recipe: Recipe, part: Part, extra_columns: tuple[str, ...] = ()) -> 
     return Loader(split_view(dataset, recipe.data.split, part), config, columns)
 
 
-def _saver(task: RankTask, recipe: Recipe, context: RankContext, parts: RankParts) -> Saver:
+def _saver(task: RankTask, recipe: Recipe, context: RankContext, parts: Mapping[str, StatefulPart]) -> Saver:
     log = context.log
     return Saver(
-        parts.state,
+        parts,
         context.ranks,
         log,
         recipe.retention,

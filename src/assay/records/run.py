@@ -80,6 +80,14 @@ class ForkedFrom(Record):
         return f"{self.run_id}@{self.step}"
 
 
+class ClusterOf(Record):
+    """One of several clusters that train a recipe together (docs/outer.md)."""
+
+    cluster: Name
+    meeting_url: str
+    """Store in which the clusters meet."""
+
+
 class Run(Record):
     """One recipe on one dataset, over one or more attempts."""
 
@@ -104,6 +112,8 @@ class Run(Record):
     """Created by `assay train drill`. Reports on failures and time exclude it: its faults were planned."""
     folders: dict[str, str] = Field(default_factory=dict)
     """Recipe key -> SHA-256 of the weights and configuration in the checkpoint folder it names, at creation."""
+    cluster_of: ClusterOf | None = None
+    """Set for a run that trains its share of the lanes, and takes outer steps with other clusters."""
     imported: ImportedFrom | None = None
     """Set for a run of another tool: `recipe` then holds its name and parameters, `num_steps` its last step."""
 

@@ -16,7 +16,7 @@ Knows nothing of tensors: a checkpoint is a folder of files with digests.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -282,6 +282,18 @@ class CommitLog:
 
     def _next_key(self) -> str:
         return _entry_key(self._summary.num_entries)
+
+
+def effective_commits(entries: Iterable[LogEntry]) -> list[Commit]:
+    """Return the commits that the newest weights rest on: those that were rolled back are left out."""
+    chain: list[Commit] = []
+    for entry in entries:
+        if isinstance(entry, CommitQuarantined):
+            chain = [commit for commit in chain if commit.folder != entry.folder]
+        elif isinstance(entry, Commit):
+            chain = [commit for commit in chain if commit.step < entry.step]
+            chain.append(entry)
+    return chain
 
 
 RECEIPTS_NAME = "receipts.npz"

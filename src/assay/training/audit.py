@@ -27,11 +27,12 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import Receipt, explain, receipt
 from assay.records.audit import AuditReport, WeightsDepth
-from assay.records.commit import Commit, CommitQuarantined
+from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
-from assay.store.commit_log import RECEIPTS_NAME, CommitLog
+from assay.store.commit_log import RECEIPTS_NAME, CommitLog, effective_commits
 from assay.training.audit_files import audit_recorded, check_files
+from assay.training.audit_outer import audit_cluster
 from assay.training.audit_rollouts import audit_rollout_log
 from assay.training.recipe import recipe_of
 
@@ -98,7 +99,9 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
     if run.is_recorded():
         return audit_recorded(run, log, weights)
     recipe = recipe_of(run)
-    commits = effective_commits(log)
+    commits = effective_commits(log.entries())
+    if run.cluster_of is not None:
+        return audit_cluster(run, log, commits, weights)
     problems, not_checked, strays = check_files(run, log, commits, weights)
     if run.parent is not None:
         parent_id, parent_exists = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
@@ -170,18 +173,6 @@ def _dataset_of(run: Run, folder: Path) -> Dataset:
             f"{run.dataset_fingerprint[:12]}…. Restore that one; no row was compared."
         )
     return dataset
-
-
-def effective_commits(log: CommitLog) -> list[Commit]:
-    """The chain of commits that the newest weights stand on: those that were rolled back are left out."""
-    chain: list[Commit] = []
-    for entry in log.entries():
-        if isinstance(entry, CommitQuarantined):
-            chain = [commit for commit in chain if commit.folder != entry.folder]
-        elif isinstance(entry, Commit):
-            chain = [commit for commit in chain if commit.step < entry.step]
-            chain.append(entry)
-    return chain
 
 
 def _problems_of_lineage(run: Run, commits: list[Commit]) -> Iterator[str]:

@@ -6,7 +6,7 @@ It does not contain the number of ranks or where they run: both may change at ea
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from assay.base.config import FrozenConfig, stored
 from assay.base.digest import sha256_of_json
@@ -19,6 +19,7 @@ from assay.models.causal_config import PACKS
 from assay.records.run import Run
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.methods.registry import AnyMethodConfig
+from assay.training.outer.config import OuterConfig
 from assay.training.trainer.config import TrainerConfig
 
 
@@ -75,6 +76,17 @@ class Recipe(FrozenConfig):
     evaluation: EvaluationConfig | None = None
     """Null: the validation split only."""
 
+    outer: OuterConfig | None = None
+    """Training over several clusters (docs/outer.md); null: on one. Left out of the record if null."""
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `outer` out if it is null, so that digests of recipes without it stay the same."""
+        tree: dict[str, Any] = write(self)
+        if self.outer is None:
+            tree.pop("outer", None)
+        return tree
+
     @model_validator(mode="after")
     def _the_method_takes_the_layout(self) -> "Recipe":
         if self.loader.layout.type == "packed" and not self.method.takes_packed_rows:
@@ -87,6 +99,30 @@ class Recipe(FrozenConfig):
                 "is not known (a causal model without dropout in its attention is needed, of these types: "
                 f"{', '.join(sorted(PACKS))}). Use bucketed: its passes change their shape, so a GPU waits for the "
                 "host to start each kernel"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clusters_can_share_it(self) -> "Recipe":
+        if self.outer is None:
+            return self
+        if self.method.completions_per_prompt is not None:
+            raise ValueError(
+                f"outer: method '{self.method.type}' samples its rows; several clusters train dataset rows"
+            )
+        if self.loader.on_damage != "fail":
+            raise ValueError(
+                "outer: with loader.on_damage=quarantine, clusters would skip different rows of a lane. Use fail"
+            )
+        if self.loader.lanes < self.outer.clusters:
+            raise ValueError(
+                f"outer.clusters={self.outer.clusters}: loader.lanes={self.loader.lanes} gives each at most one lane"
+            )
+        evaluate_every = self.trainer.evaluate_every
+        if evaluate_every is not None and evaluate_every % self.outer.every:
+            raise ValueError(
+                f"trainer.evaluate_every={evaluate_every} is not a multiple of outer.every={self.outer.every}: the weights that "
+                "all clusters share are those after an outer step"
             )
         return self
 

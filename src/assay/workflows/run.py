@@ -30,7 +30,7 @@ from assay.evals.compatibility import supported_suite
 from assay.evals.config import read_suite
 from assay.records.commit import Commit, RunFinished
 from assay.records.dataset import DatasetManifest
-from assay.records.run import Run
+from assay.records.run import ClusterOf, Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
@@ -42,6 +42,7 @@ from assay.training.model_folders import (
     checkpoint_folders,
     digests_of,
 )
+from assay.training.outer.meeting import Meeting, announcement
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 VALIDATION = "validation"
@@ -78,10 +79,17 @@ def save_run(home: Home, run: Run) -> None:
 
 
 def plan_run(
-    home: Home, recipe_values: LoadedConfig, *, world_size: int, run_id: str | None, store_url: str | None
+    home: Home,
+    recipe_values: LoadedConfig,
+    *,
+    world_size: int,
+    run_id: str | None,
+    store_url: str | None,
+    cluster_of: ClusterOf | None = None,
 ) -> Run:
     """Return the validated record of a new run; nothing is written."""
     recipe, dataset = check_recipe(recipe_values)
+    check_cluster(recipe, cluster_of)
     LaneShares(recipe.loader.lanes, world_size)
     if store_url is not None:
         refuse_secrets(store_url, of="--store")
@@ -89,10 +97,15 @@ def plan_run(
     check_tensors(recipe)
     recipe.method.check_services(dataset.manifest)
     stamp = datetime.fromtimestamp(SystemClock().now_s(), UTC).strftime("%m%d-%H%M%S")
-    run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
+    name = recipe.name if cluster_of is None else f"{recipe.name}-{cluster_of.cluster}"
+    run_id = run_id or f"{name}-{stamp}-{secrets.token_hex(2)}"
     run = outline_run(home, recipe, dataset, run_id=run_id)
     store_url = absolute_store(store_url) if store_url else run.store_url
-    return run.model_copy(update={"store_url": store_url, "folders": digests})
+    run = run.model_copy(update={"store_url": store_url, "folders": digests, "cluster_of": cluster_of})
+    if cluster_of is not None and recipe.outer is not None:
+        meeting = Meeting(open_store(cluster_of.meeting_url), cluster_of.cluster, recipe.outer, SystemClock())
+        meeting.check(announcement(run, workers=world_size))
+    return run
 
 
 def outline_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:
@@ -112,7 +125,29 @@ def outline_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) ->
         code_version=code_version(),
         run_dir=str(run_dir),
         store_url=str(run_dir),
-        num_steps=count_steps(recipe, dataset).planned,
+        num_steps=_num_steps(recipe, count_steps(recipe, dataset).planned),
+    )
+
+
+def _num_steps(recipe: Recipe, lane_steps: int) -> int:
+    """Return the last step's number: each outer step counts as one more."""
+    if recipe.outer is None:
+        return lane_steps
+    return -(-lane_steps // recipe.outer.every) * (recipe.outer.every + 1)
+
+
+def check_cluster(recipe: Recipe, cluster_of: ClusterOf | None) -> None:
+    """Raise `ConfigError` if a recipe for several clusters is trained on one, or the other way round."""
+    if (recipe.outer is None) == (cluster_of is None):
+        return
+    if cluster_of is None:
+        raise ConfigError(
+            "the recipe trains over several clusters (outer). Name this one and the store where they meet: --cluster a "
+            "--meet s3://BUCKET/FOLDER. outer=null trains on this cluster alone."
+        )
+    raise ConfigError(
+        "--cluster: the recipe says nothing of outer steps. Add outer: {every: 25}, say (docs/outer.md), or leave "
+        "--cluster and --meet out."
     )
 
 

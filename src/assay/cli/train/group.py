@@ -35,7 +35,7 @@ from assay.elastic.workers import Workers
 if TYPE_CHECKING:
     from assay.elastic.faults import FaultPlan
     from assay.elastic.supervisor import Nodes, RestartPolicy
-    from assay.records.run import Run
+    from assay.records.run import ClusterOf, Run
     from assay.store.home import Home
     from assay.workflows.train import RunResult
 
@@ -52,6 +52,7 @@ _MODULES = {
 
 
 _SECTIONS = {
+    "Several clusters": ("cluster", "meet"),
     "Stopping and resuming": ("take_over", "other_device", "leave_within"),
     "Failures": ("after_death", "hang_s", "verify_commits", "store_retry_s", "faults"),
     "Workers": ("share", "python_graders"),
@@ -74,6 +75,8 @@ _SECTIONS = {
 @click.option(
     "--parallel", type=click.Choice(["ddp", "fsdp2"]), default="ddp", help="Replicate weights, or shard them."
 )
+@click.option("--cluster", metavar="NAME", help="This cluster's name; the recipe has outer steps (docs/outer.md).")
+@click.option("--meet", metavar="URL", help="Store in which the clusters meet: each gets the others' changes there.")
 @click.option("--max-restarts", default=10, metavar="N", help="Number of attempts that may die.")
 @click.option(
     "--after-death",
@@ -149,6 +152,8 @@ def train(
     forked: str | None,
     store: str | None,
     parallel: Any,
+    cluster: str | None,
+    meet: str | None,
     leave_within: float,
     take_over: bool,
     faults: Path | None,
@@ -184,7 +189,9 @@ def train(
     _check_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     _check_not_running(home, resume, target, take_over=take_over)
     fault_plan = _fault_plan(faults) if faults else None
-    new = {"world_size": workers.most, "run_id": run_id, "store_url": store}
+    new: dict[str, Any] = {"world_size": workers.most, "run_id": run_id, "store_url": store}
+    if (cluster_of := _cluster_of(cluster, meet, resume=resume, forked=forked)) is not None:
+        new["cluster_of"] = cluster_of
     with _preload_ranks(target, trains=not (target.is_printed() or check or forked)):
         from assay.elastic.faults import NO_FAULTS
         from assay.elastic.supervisor import RestartPolicy
@@ -210,6 +217,25 @@ def train(
                 _train_on_nodes(home, run, workers, policy, target.node, as_json=as_json)
             else:
                 _train_here(home, run, world_size, policy, as_json=as_json)
+
+
+def _cluster_of(cluster: str | None, meet: str | None, *, resume: str | None, forked: str | None) -> "ClusterOf | None":
+    """Return the cluster that a new run is to be; None for a run of its own."""
+    if cluster is None and meet is None:
+        return None
+    if resume or forked:
+        option = f"--resume {resume}" if resume else f"--from {forked}"
+        why = "the run knows its cluster and where the others meet" if resume else "all clusters begin together"
+        raise ConfigError(f"{option} with --cluster or --meet: {why}. Leave them out.")
+    if cluster is None or meet is None:
+        raise ConfigError("--cluster NAME and --meet URL belong together: give both.")
+    from assay.base.names import checked_name
+    from assay.base.shown_url import refuse_secrets
+    from assay.records.run import ClusterOf
+    from assay.workflows.run import absolute_store
+
+    refuse_secrets(meet, of="--meet")
+    return ClusterOf(cluster=checked_name(cluster, of="--cluster"), meeting_url=absolute_store(meet))
 
 
 def _checked_workers(run: "Run", workers: Workers, target: LaunchTarget) -> int:

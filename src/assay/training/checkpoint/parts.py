@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 MODEL = "model"
+OPTIMIZER = "optimizer"
 ROLLOUTS = "rollouts"
 
 State = dict[str, Any]
@@ -70,7 +71,7 @@ def training_parts(
 
     return {
         MODEL: _Part(partial(model_state, model), restore),
-        "optimizer": _Part(
+        OPTIMIZER: _Part(
             partial(get_optimizer_state_dict, model, optimizer), partial(set_optimizer_state_dict, model, optimizer)
         ),
     }

@@ -319,7 +319,7 @@ def weights_digest(model_state: Mapping[str, Any], saving: dist.ProcessGroup | N
             tensor: Tensor = model_state[name]
             yield f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode()
             for shard in _shards(tensor, saving):
-                yield shard.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data
+                yield shard.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
     return sha256_of_parts(parts())
 

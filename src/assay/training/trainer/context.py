@@ -59,6 +59,8 @@ class RankContext:
     """Returns whether this rank received SIGTERM."""
     is_replay: bool = False
     """True if nothing may be written and no judge may be called."""
+    schedule_step: Callable[[int], int] = lambda step: step
+    """Returns the step of the learning rate's schedule for a step of the run."""
 
     @property
     def num_steps(self) -> int:
@@ -129,8 +131,12 @@ class RankParts:
             )
         )
         optimizer = build_optimizer(self.model, config.optimizer)
-        refresh = copy.refresh if copy is not None else lambda: None
-        self.state: dict[str, StatefulPart] = {**training_parts(self.model, optimizer, refresh), **self.source.parts}
+        self.weights_changed: Callable[[], None] = copy.refresh if copy is not None else lambda: None
+        """Must be called when anything but the stepper has changed the model's weights."""
+        self.state: dict[str, StatefulPart] = {
+            **training_parts(self.model, optimizer, self.weights_changed),
+            **self.source.parts,
+        }
         """What a commit holds, by name."""
         self.stepper = Stepper(
             self.source,
@@ -144,7 +150,8 @@ class RankParts:
             times_lanes=times_lanes,
             capture=form.capture,
             defers=form.defers,
-            updated=refresh,
+            updated=self.weights_changed,
+            schedule_step=context.schedule_step,
         )
 
     def _lane_sum(

@@ -125,11 +125,12 @@ class Stepper:
         capture: Capture | None = None,
         defers: bool = False,
         updated: Callable[[], None] = lambda: None,
+        schedule_step: Callable[[int], int] = lambda step: step,
     ) -> None:
         """If `times_lanes`, the costs report the seconds of each lane and when gradients were ready; the device
         is synchronized after each lane. `capture`: see `LanePasses`. If `defers`, steps without a spot check are
         started without waiting for the device: this rank is alone, and its samples are dataset rows. `updated` is
-        called after each update."""
+        called after each update. `schedule_step`: see `RankContext`."""
         self._source = source
         self._forward = forward
         self._lane_sum = lane_sum
@@ -143,6 +144,7 @@ class Stepper:
         self._passes = LanePasses(forward, lane_sum, ranks.device, times_lanes=times_lanes, capture=capture)
         self._defers = defers
         self._updated = updated
+        self._schedule_step = schedule_step
         self.before_update: Callable[[], None] = lambda: None
         """Called before each update."""
 
@@ -285,7 +287,7 @@ class Stepper:
         return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in everyone]
 
     def _rate(self, step: int) -> float:
-        return learning_rate(self._config, step=step, num_steps=self._num_steps)
+        return learning_rate(self._config, step=self._schedule_step(step), num_steps=self._num_steps)
 
     def _update(self, weight: int, losses: Float64[Tensor, "lane"], *, step: int) -> Float64[Tensor, ""]:
         """Make the update unless a loss or the gradient is not finite; return the gradient's norm, on the device."""

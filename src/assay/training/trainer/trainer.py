@@ -5,7 +5,7 @@ weights of that update. Rows that the loader has prefetched do not matter.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Literal, NamedTuple, Protocol
 
@@ -40,6 +40,20 @@ class TrainingPosition(NamedTuple):
         is_amid = commit.cursor.step_in_epoch % loader.geometry.window_steps != 0
         skipped = frozenset(group.row_group for group in commit.quarantined) if is_amid else None
         return cls(commit.step, commit.cursor, skipped)
+
+
+class StepRows(Protocol):
+    """Serves the rows of steps; `Loader` does."""
+
+    def shares(
+        self, cursor: Cursor, lanes: Sequence[int], num_steps: int, skipped: Collection[int] | None = None
+    ) -> Generator[StepShare, None, None]:
+        """Yield the lanes' shares of the next steps; see `Loader.shares`."""
+        ...
+
+    def next_cursor(self, cursor: Cursor) -> Cursor:
+        """Return the cursor after a step."""
+        ...
 
 
 class _Started(NamedTuple):
@@ -114,8 +128,14 @@ class Trainer:
         failure_s: float,
         evaluate: Evaluate,
         lookahead: int = 0,
+        rows: StepRows | None = None,
+        after_update: Callable[[StepTotals], None] = lambda totals: None,
     ) -> None:
-        """`lanes` are this rank's. `failure_s`: mean time between failures so far. `lookahead`: see `SampleSource`."""
+        """`lanes` are this rank's. `failure_s`: mean time between failures so far. `lookahead`: see `SampleSource`.
+
+        `rows`: the context's loader by default. `after_update` is called with the totals of each step, before a commit
+        that includes the step.
+        """
         self._context = context
         self._config, self._clock = context.config, context.clock
         self._stepper = stepper
@@ -125,6 +145,8 @@ class Trainer:
         self._schedule = CommitSchedule(self._config, self._clock, failure_s=failure_s)
         self._evaluate = evaluate
         self._lookahead = lookahead
+        self._rows = rows or context.loader
+        self._after_update = after_update
         self._receipts = LaneReceipts()
         """Receipts of the steps since the last commit."""
         self._committed_step = 0
@@ -133,15 +155,15 @@ class Trainer:
         self._ended_s = -math.inf
         """When the last totals were read."""
 
-    def train(self, position: TrainingPosition) -> Outcome:
-        """Train from `position`; all steps up to the returned outcome are committed.
+    def train(self, position: TrainingPosition, last_step: int | None = None) -> Outcome:
+        """Train from `position` to `last_step`, by default the run's; all steps up to the outcome are committed.
 
         A GPU may run one step ahead of what is known here: a step's totals are read once the next one is started,
         unless it is followed by a commit or a stop. So what is committed is known to be finite.
         """
-        self._committed_step, last_step = position.step, self._context.num_steps
-        loader, num_left = self._context.loader, last_step - position.step
-        with closing(loader.shares(position.cursor, self._lanes, num_left, position.skipped)) as read:
+        last_step = self._context.num_steps if last_step is None else last_step
+        self._committed_step, num_left = position.step, last_step - position.step
+        with closing(self._rows.shares(position.cursor, self._lanes, num_left, position.skipped)) as read:
             shares = with_lookahead(read, self._lookahead)
             while position.step < last_step:
                 started_s = self._clock.monotonic_s()
@@ -160,7 +182,7 @@ class Trainer:
                     self._saver.wait()
                     return "stopped"
                 self._read_started()
-                position = TrainingPosition(position.step + 1, loader.next_cursor(share.cursor))
+                position = TrainingPosition(position.step + 1, self._rows.next_cursor(share.cursor))
                 self._started = _Started(position.step, share, started, started_s)
                 must_read = stop_requested or commit_requested or self._schedule.is_due(position.step, last_step)
                 if started.is_running and not must_read:
@@ -194,6 +216,7 @@ class Trainer:
             self._receipts.add(lane, step=step)
         if totals.log is not None:
             self._receipts.add_log(totals.log)
+        self._after_update(totals)
         # A step that was started during another one takes the time since that one ended.
         ended_s = self._clock.monotonic_s()
         self._write_down(totals, step, ended_s - max(started_s, self._ended_s))
