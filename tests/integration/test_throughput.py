@@ -57,6 +57,12 @@ def test_what_cannot_be_forecast_is_refused_before_anything_is_measured(recipe: 
         (("--workers", "2", "--network", "fast"), "--network fast"),
         (("--workers", "2", "--failures", "often"), "--failures often"),
         (("--workers", "2", "trainer.gradient_sum=all_reduce"), "all_reduce"),
+        (("--link", "20Mbit/s"), "--link: the recipe trains on one cluster. Add outer.every=25"),
+        (("--link", "0Mbit/s", "outer.every=25"), "--link 0Mbit/s: expected bandwidth"),
+        (("--link", "20Mbit/s", "outer.every=25", "outer.clusters=1"), "outer.clusters=1: a single cluster"),
+        (("--link", "20Mbit/s", "outer.every=25", "--parallel", "fsdp2"), "sharded weights are not forecast"),
+        (("--link", "20Mbit/s", "outer.every=25", "--workers", "8"), "2 clusters of as many need 16 lanes"),
+        (("--link", "20Mbit/s", "outer.every=25", "--workers", "2", "--modes"), "--modes: an activity's runs"),
     ):
         code, _, error = assay("throughput", recipe, *options)
         assert code == 2

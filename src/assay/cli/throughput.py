@@ -21,14 +21,17 @@ from assay.cli.parameters import (
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
-    from assay.records.throughput import ThroughputCalibration
+    from assay.records.throughput import NetworkLink, ThroughputCalibration
     from assay.throughput.cluster import Cluster
+    from assay.training.recipe import Recipe
 
 MAX_SECONDS = 60.0
 """On one worker and on two; keeps a calibration below three minutes."""
 
 
-FORECAST_OPTIONS = {"sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes"}
+FORECAST_OPTIONS = {
+    "sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes", "link": "--link"
+}  # fmt: skip
 """Options that have no meaning with --against."""
 
 
@@ -45,6 +48,7 @@ _SECTIONS = {
         "devices_per_node",
         "network",
         "inside",
+        "link",
         "failures",
         "restart_s",
     ),
@@ -71,6 +75,12 @@ _SECTIONS = {
 )
 @click.option(
     "--inside", metavar="BANDWIDTH,LATENCY", help="Network between two workers of a node; by default as measured here."
+)
+@click.option(
+    "--link",
+    metavar="BANDWIDTH,LATENCY",
+    help="Also forecast the clusters of the recipe's 'outer': the link of each to the store where they meet, e.g. "
+    "20Mbit/s,20ms.",
 )
 @click.option("--failures", default="0/h", metavar="RATE", help="Failures of a node in an hour or a day: 0.02/h.")
 @click.option(
@@ -119,6 +129,7 @@ def throughput(
     devices_per_node: int,
     network: str | None,
     inside: str | None,
+    link: str | None,
     failures: str,
     restart_s: float | None,
     calibration: Path | None,
@@ -160,6 +171,7 @@ def throughput(
         overrides,
         parse_world_sizes(sizes),
         cluster,
+        link,
         source,
         out,
         parallel=parallel,
@@ -201,6 +213,7 @@ def _forecast(
     overrides: tuple[str, ...],
     sizes: list[int],
     cluster: "Cluster",
+    link_text: str | None,
     source: _CalibrationSource,
     out: Path | None,
     *,
@@ -215,9 +228,12 @@ def _forecast(
     from assay.training.recipe import Recipe
 
     loaded = read_config_file(recipe_file, overrides)
-    lanes = validated(Recipe, loaded).loader.lanes
+    recipe = validated(Recipe, loaded)
+    link = None if link_text is None else _checked_link(link_text, recipe, sizes, parallel, as_modes=as_modes)
+    # Clusters run the same steps, so one calibration serves all settings of `outer`.
+    loaded = loaded._replace(values={key: value for key, value in loaded.values.items() if key != "outer"})
     for size in sizes:
-        LaneShares(lanes, size)
+        LaneShares(recipe.loader.lanes, size)
         if len(nodes := cluster.nodes(size)) > 1 and cluster.between is None and source.file is None:
             raise missing_network_error(nodes)
     calibration = _calibration(loaded, source, out)
@@ -225,6 +241,13 @@ def _forecast(
     from assay.throughput.forecast import forecast
 
     found = forecast(calibration, sizes, cluster, parallel=parallel)
+    if recipe.outer is not None and link is None:
+        click.echo("forecast for one cluster alone; --link also forecasts the clusters of 'outer'", err=True)
+    elif recipe.outer is not None and link is not None:
+        from assay.throughput.outer_steps import forecast_clusters
+
+        clusters = tuple(forecast_clusters(calibration, found.sizes, cluster, link, recipe.outer))
+        found = found.model_copy(update={"link": link, "clusters": clusters})
     if advise:
         advice = advised(calibration, sizes[-1], cluster, parallel=parallel)
         found = found.model_copy(update={"advice": advice})
@@ -241,6 +264,20 @@ def _forecast(
         print_document(forecast_document(found, calibration, advised_for=sizes[-1] if advise else None))
 
 
+def _checked_link(text: str, recipe: "Recipe", sizes: list[int], parallel: str, *, as_modes: bool) -> "NetworkLink":
+    """Return the link between clusters. Raises `ConfigError` if the recipe's clusters cannot be forecast."""
+    from assay.throughput.cluster import parse_link
+    from assay.throughput.outer_steps import check_clusters
+
+    link = parse_link(text, option="--link")
+    if as_modes:
+        raise ConfigError("--modes: an activity's runs are on one cluster. Leave --link out.")
+    if recipe.outer is None:
+        raise ConfigError("--link: the recipe trains on one cluster. Add outer.every=25, e.g., as an override.")
+    check_clusters(recipe.loader.lanes, sizes, recipe.outer, parallel=parallel)
+    return link
+
+
 def _check(run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Path | None, *, as_json: bool) -> None:
     from assay.base.config import LoadedConfig
     from assay.throughput.cluster import missing_network_error
@@ -250,6 +287,8 @@ def _check(run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Pat
     from assay.workflows.throughput.attempt import longest_attempt
 
     run = load_run(current_home(), run_id)
+    if run.cluster_of is not None:
+        raise ConfigError(f"--against {run_id}: it is one of several clusters, and only runs on one are compared.")
     measured = longest_attempt(run)
     if len(measured.shares.nodes) > 1 and cluster.between is None and source.file is None:
         raise missing_network_error(measured.shares.nodes)
