@@ -92,6 +92,7 @@ EMPTY_HOME_COMMANDS = (
     "plan status no",
     "plan review no",
     "decide run no.yaml",
+    "ladder no.yaml",
     "decide show no",
     "decide again no",
     "decide proxy no.csv",

@@ -13,7 +13,7 @@ LINES = {
     "api": 700,
     "base": 1_700,
     "checks": 2_600,
-    "cli": 8_000,
+    "cli": 8_150,
     "dashboard": 3_400,
     "data": 9_400,
     "decision": 2_700,
@@ -25,8 +25,8 @@ LINES = {
     "launchers": 2_950,
     "models": 3_100,
     "planning": 9_150,
-    "records": 5_350,
-    "reporting": 16_600,
+    "records": 5_450,
+    "reporting": 17_100,
     "scoring": 2_500,
     "serving": 12_950,
     "statistics": 6_450,
@@ -36,7 +36,7 @@ LINES = {
     "training": 12_900,
     "triage": 8_000,
     "workers": 5_650,
-    "workflows": 9_800,
+    "workflows": 11_000,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
 BENCHMARK_LINES = 10_600

@@ -20,6 +20,7 @@ from assay.evals.config import read_suite
 from assay.planning.program.reference import program_reference
 from assay.store.settings import settings_reference
 from assay.training.recipe import Recipe, recipe_reference
+from assay.workflows.ladder.config import ladder_reference
 from assay.workflows.pipeline.config import pipeline_reference
 from assay.workflows.pipeline.folder import load_pipeline
 from assay.workflows.pipeline.stages import stage_recipe
@@ -76,6 +77,13 @@ def test_every_key_of_a_campaign_is_documented() -> None:
     """Rewrite with: assay decide keys > docs/campaign.md."""
     reference = key_reference(KEYS_HEAD, CampaignConfig)
     assert (ROOT / "docs" / "campaign.md").read_text() == reference
+    assert set(BARE_KEY.findall(reference)) <= SPEAKING_NAMES
+
+
+def test_every_key_of_a_ladder_is_documented() -> None:
+    """Rewrite with: assay decide keys --ladder > docs/ladder-keys.md."""
+    reference = ladder_reference()
+    assert (ROOT / "docs" / "ladder-keys.md").read_text() == reference
     assert set(BARE_KEY.findall(reference)) <= SPEAKING_NAMES
 
 

@@ -19,6 +19,7 @@ _COMMANDS = {
     "runs": ("assay.cli.runs.group", "List, show, audit, replay, export and delete runs."),
     "eval": ("assay.cli.eval.group", "Evaluate checkpoints on a suite; predict for rows; chat."),
     "decide": ("assay.cli.decide.group", "Run campaigns and decide by gates; compare runs."),
+    "ladder": ("assay.cli.ladder", "Try changes to a known-good config, one at a time."),
     "plan": ("assay.cli.plan", "Check, schedule and simulate a program of experiments."),
     "triage": ("assay.cli.triage.group", "Find out why runs fail or slow down."),
     "throughput": ("assay.cli.throughput", "Forecast a recipe on more workers; rank what would help."),

@@ -182,8 +182,14 @@ def again(campaign: str, now: bool, as_json: bool) -> None:
 
 
 @decide.command("keys")
-def keys() -> None:
+@click.option("--ladder", "of_ladder", is_flag=True, help="Print the keys of a ladder file instead.")
+def keys(of_ladder: bool) -> None:
     """Print every key of a campaign file with its default and meaning."""
+    if of_ladder:
+        from assay.workflows.ladder.config import ladder_reference
+
+        click.echo(ladder_reference(), nl=False)
+        return
     from assay.base.key_reference import key_reference
     from assay.decision.config import CampaignConfig
 

@@ -1,13 +1,16 @@
-"""The campaigns on record, the power of a comparison before it runs, and how well small scales predict large ones."""
+"""The campaigns and ladders on record, the power of a comparison before it runs, and how well small scales predict
+large ones."""
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from assay.records.campaign import Campaign
-from assay.records.decision import Decision, Recommendation
+from assay.records.decision import Clause, Decision, Recommendation
 from assay.records.evaluation import Estimate
+from assay.records.ladder import BASE_STEP, NO_VERDICT, OWN_SIZE, TOGETHER_STEP, Ladder, LadderStep
 from assay.reporting.views.view import AsWritten, UtcTime, View
+from assay.statistics.failure_rate import rate_upper
 from assay.statistics.power import (
     components_from_discordance,
     detectable_difference,
@@ -145,3 +148,137 @@ def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[Campaign
         )
         for item in newest.values()
     ] or [CampaignLine(campaign=campaign.name, created=campaign.created_s)]
+
+
+# Ladders
+
+
+class RungReliability(View):
+    """How often a gate had the same verdict at a rung as at the base's own size."""
+
+    gate: str
+    """`gain`, or a key of the ladder's `gates`."""
+    rung: str
+    """Name."""
+    agreed: int
+    """Changes with the same verdict."""
+    changes: int
+    """Judged at both."""
+    least: float
+    """One-sided 95% lower bound of the share that agrees."""
+    is_smallest: bool
+    """The smallest rung from which on all verdicts agree."""
+
+
+class LadderView(View):
+    """A ladder."""
+
+    ladder: str
+    """Name."""
+    question: str
+    """What its page answers."""
+    declared: UtcTime
+    """When its file was declared."""
+    base_run: str
+    """The run that shows that the base works."""
+    status: Literal["done", "stopped", "open"]
+    """`stopped`: a step's verdict ended it. `open`: steps are left."""
+    stopped_by: str | None
+    """Why steps are left, e.g. the budget."""
+    known_good: str
+    """File of the newest known-good config."""
+    changes: dict[str, dict[str, Any]]
+    """Change -> patch, in their order."""
+    steps: tuple[Annotated[LadderStep, AsWritten], ...]
+    """`base`, the changes, `together`; those that are over."""
+    decisions: dict[str, Annotated[Decision, AsWritten]]
+    """Step -> decision of its campaign at the base's own size."""
+    reliability: tuple[RungReliability, ...]
+    """Gate by gate, from the smallest rung to the largest."""
+    device_s: float
+    """Device time of all its runs."""
+
+    def step(self, name: str) -> LadderStep | None:
+        """Return a step; None if it is not over."""
+        return next((step for step in self.steps if step.step == name), None)
+
+    def named(self, action: str) -> list[str]:
+        """Return the changes with an action, in order."""
+        return [step.step for step in self.steps if step.action == action and step.step in self.changes]
+
+    def interaction(self) -> Clause | None:
+        """Return the check whether gains add up; None if there was none."""
+        step = self.step(TOGETHER_STEP)
+        return step.clause("interaction") if step is not None else None
+
+
+def ladder_view(
+    ladder: Ladder,
+    steps: Sequence[LadderStep],
+    decisions: dict[str, Decision],
+    *,
+    known_good: str,
+    stopped_by: str | None,
+    device_s: float,
+) -> LadderView:
+    """Return the view of a ladder from its records."""
+    is_stopped = any(step.action == "stop" for step in steps)
+    is_done = any(step.step == TOGETHER_STEP for step in steps)
+    return LadderView(
+        ladder=ladder.name,
+        question=ladder.config["question"],
+        declared=ladder.created_s,
+        base_run=ladder.base_run,
+        status="stopped" if is_stopped else "done" if is_done else "open",
+        stopped_by=stopped_by,
+        known_good=known_good,
+        changes={change["name"]: change["patch"] for change in ladder.config["changes"]},
+        steps=tuple(steps),
+        decisions=decisions,
+        reliability=tuple(rung_reliability(steps)),
+        device_s=device_s,
+    )
+
+
+def harm_shown(decision: Decision) -> Clause | None:
+    """Return the clause by which a change is certainly harmful; None if there is none."""
+    clauses = [clause for gate in decision.gates if gate.verdict == "pass" for clause in gate.clauses]
+    harms = (clause for clause in clauses if clause.type in ("harm", "rate_above") and clause.verdict == "pass")
+    return next(harms, None)
+
+
+def rung_reliability(steps: Sequence[LadderStep]) -> list[RungReliability]:
+    """Compare the verdicts on changes at smaller rungs with those at the base's own size."""
+    changes = [step for step in steps if step.step not in (BASE_STEP, TOGETHER_STEP)]
+    rungs = list(dict.fromkeys(trial.rung for step in changes for trial in step.trials if trial.rung != OWN_SIZE))
+    gates = dict.fromkeys(clause.type for step in changes for trial in step.trials for clause in trial.clauses)
+    found = []
+    for gate in gates:
+        same = {rung: _agreements(changes, gate, rung) for rung in rungs}
+        compared = [rung for rung in rungs if same[rung]]
+        reliable = [
+            rung for index, rung in enumerate(compared) if all(all(same[larger]) for larger in compared[index:])
+        ]
+        for rung in compared:
+            agreed, count = sum(same[rung]), len(same[rung])
+            least = 1.0 - float(rate_upper(count - agreed, count))
+            found.append(
+                RungReliability(
+                    gate=gate,
+                    rung=rung,
+                    agreed=agreed,
+                    changes=count,
+                    least=least,
+                    is_smallest=rung in reliable[:1],
+                )
+            )
+    return found
+
+
+def _agreements(steps: Sequence[LadderStep], gate: str, rung: str) -> list[bool]:
+    pairs = [(step.clause(gate, rung), step.clause(gate)) for step in steps]
+    return [
+        small.verdict == own.verdict
+        for small, own in pairs
+        if small is not None and own is not None and NO_VERDICT not in (small.reason, own.reason)
+    ]

@@ -46,7 +46,7 @@ from assay.reporting.views.comparison import ComparisonView
 from assay.reporting.views.cost import CostReport
 from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
-from assay.reporting.views.evidence import CampaignLine, PowerView, ProxyView
+from assay.reporting.views.evidence import CampaignLine, LadderView, PowerView, ProxyView
 from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
 from assay.reporting.views.resume_check import ResumeCheckView
@@ -118,6 +118,7 @@ PRINTED = (
     Printed("assay eval coverage", "one object", Coverage),
     Printed("assay decide list", "a list, the newest campaign first", CampaignLine),
     Printed("assay decide run, assay decide show, assay decide again", "a list, one object a candidate", Decision),
+    Printed("assay ladder", "one object", LadderView),
     Printed("assay throughput", "one object", ThroughputForecast),
     Printed("assay throughput --against", "one object", ThroughputCheck),
     Printed("assay throughput --gpu", "one object", GpuFacts),

@@ -1,0 +1,1 @@
+"""Ladders: changes to a known-good config, one at a time, each a campaign."""

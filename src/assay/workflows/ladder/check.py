@@ -1,0 +1,107 @@
+"""Checks a ladder before its first run: the base was run, and every rung, change and combination can be."""
+
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.config import LoadedConfig, changed_leaves, validated
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
+from assay.decision.candidate import patched
+from assay.decision.config import Candidate
+from assay.records.ladder import BASE_STEP
+from assay.records.statement import Statement
+from assay.statistics.scaling.points import read_points
+from assay.training.recipe import Recipe
+from assay.workflows.campaign.check import check_arms, check_campaign
+from assay.workflows.ladder.config import Rung
+from assay.workflows.ladder.folder import OpenLadder, find_base_run
+from assay.workflows.ladder.rule import next_error_rate
+from assay.workflows.run import check_new, check_recipe, count_steps
+from assay.workflows.throughput.attempt import MIN_STEPS
+from assay.workflows.throughput.calibrate import WARMING_STEPS
+
+
+class LadderCheck(NamedTuple):
+    """What is known of a ladder before its first run."""
+
+    base_run: str
+    num_runs: int
+    """At most, without those of the last step."""
+    power: list[Statement]
+    """Power of the first change's campaign, whose level the others have if nothing is adopted."""
+    warnings: list[Statement]
+
+
+def check_ladder(ladder: OpenLadder, clock: Clock) -> LadderCheck:
+    """Check a ladder's file before anything starts. Raises `ConfigError` for the first problem."""
+    config = ladder.config
+    base_run = find_base_run(ladder)
+    base = check_recipe(patched(ladder.base.recipe, {}, arm=BASE_STEP, seed=0))[0]
+    for rung in config.rungs:
+        _check_rung(ladder, rung, base)
+    for change in config.changes:
+        _refuse_several(change, base, patched(ladder.base.recipe, change.patch, arm=change.name, seed=0))
+    every = {key: value for change in config.changes for key, value in change.patch.items()}
+    check_recipe(patched(ladder.base.recipe, every, arm="all changes", seed=0))
+    _check_gates(ladder, base)
+    error_rate = next_error_rate(1.0 - config.rule.confidence, len(config.changes), [])
+    campaigns = [
+        ladder.campaign(change.name, rung=rung, on=ladder.base, error_rate=error_rate, budget_device_hours=1.0)
+        for change in config.changes
+        for rung in config.trial_rungs
+    ]
+    num_runs = sum(check_arms(campaign, is_declared=campaign.is_declared) for campaign in campaigns)
+    first = check_campaign(campaigns[len(config.trial_rungs) - 1], clock)
+    return LadderCheck(base_run, num_runs + len(config.rungs) * config.seeds, first.power, first.warnings)
+
+
+def _check_rung(ladder: OpenLadder, rung: Rung, base: Recipe) -> None:
+    arm = patched(ladder.config.at_rung(ladder.base.recipe, rung.name), {}, arm=rung.name, seed=0)
+    found = check_recipe(arm)
+    if found[0] == base:
+        raise ConfigError(f"rung '{rung.name}': its patch changes nothing: the base has these values already.")
+    if found[0].data != base.data:
+        raise ConfigError(
+            f"rung '{rung.name}' has another dataset or split than the base, so their losses are of different rows. "
+            "Change the size of the model or the number of steps."
+        )
+    try:
+        check_new(found[0], count_steps(*found).planned, changed=rung.patch)
+    except ConfigError as error:
+        raise ConfigError(f"rung '{rung.name}': {error}") from error
+
+
+def _refuse_several(change: Candidate, base: Recipe, arm: LoadedConfig) -> None:
+    """Raise `ConfigError` if a change replaces a section of which it changes several keys. Another `type` of a section
+    is one change."""
+    before, after = (recipe.model_dump(mode="json") for recipe in (base, validated(Recipe, arm)))
+    (key,) = change.patch
+    keys = [leaf for leaf in changed_leaves(before, after) if leaf.startswith(f"{key}.")]
+    if len(keys) > 1 and not any(leaf.endswith(".type") for leaf in keys):
+        raise ConfigError(
+            f"change '{change.name}' changes {' and '.join(keys)} at once. Make it several changes, one key each, in "
+            "the order to try them."
+        )
+
+
+def _check_gates(ladder: OpenLadder, base: Recipe) -> None:
+    gates = ladder.config.gates
+    if gates.loss_band is not None and gates.loss_band.points is not None:
+        read_points(ladder.base_dir / gates.loss_band.points)
+    if gates.code_length is not None and base.method.coded is None:
+        raise ConfigError(
+            f"gates.code_length: the training loss of method '{base.method.type}' is not -log p of what it learns, so "
+            "there is no code. Remove the gate."
+        )
+    if gates.step_time is None:
+        return
+    if base.trainer.gradient_sum != "tree":
+        raise ConfigError("gates.step_time: trainer.gradient_sum=all_reduce has no forecast. Remove one of the two.")
+    for rung in ladder.config.trial_rungs:
+        recipe = patched(ladder.config.at_rung(ladder.base.recipe, rung), {}, arm=BASE_STEP, seed=0)
+        where = f"rung '{rung}'" if rung else "the base"
+        if (steps := count_steps(*check_recipe(recipe)).planned) < MIN_STEPS + WARMING_STEPS:
+            raise ConfigError(
+                f"gates.step_time: {where} has {number_of(steps, 'step')}, and the "
+                f"time of a step needs {MIN_STEPS + WARMING_STEPS}. Train longer, or remove the gate."
+            )
