@@ -8,9 +8,8 @@ import json
 import task
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration
+from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch.utils.data import DataLoader
-from transformers import set_seed
 
 if __name__ == "__main__":
     options = task.arguments()
@@ -19,7 +18,7 @@ if __name__ == "__main__":
         use_stateful_dataloader=is_stateful, use_seedable_sampler=True, data_seed=task.SEED
     )
     accelerator = Accelerator(cpu=True, dataloader_config=config)
-    model = task.model()
+    model = task.PlainModel(options.dropout)
     loader = DataLoader(task.rows(), batch_size=task.BATCH_ROWS, shuffle=True, collate_fn=task.batch_of)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     set_seed(task.SEED)

@@ -15,9 +15,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 class Module(lightning.LightningModule):
     """The model and its optimizer."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.model = task.model()
+        self.model = task.PlainModel(dropout)
 
     def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
         return self.model(**batch).loss
@@ -40,4 +40,4 @@ if __name__ == "__main__":
         enable_model_summary=False,
         logger=False,
     )
-    trainer.fit(Module(), loader, ckpt_path="last" if (options.out / "last.ckpt").exists() else None)
+    trainer.fit(Module(options.dropout), loader, ckpt_path="last" if (options.out / "last.ckpt").exists() else None)

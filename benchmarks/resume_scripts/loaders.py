@@ -1,10 +1,9 @@
-"""A plain loop in PyTorch with a loader whose state is kept beside model and optimizer, written by rename.
+"""A plain loop in PyTorch with a loader whose state is saved with the model's and the optimizer's, written by rename.
 
 --loader assay | torchdata | datasets | streaming | litdata | grain: each by its own way to save and restore its place.
 """
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +25,18 @@ class Absent(ModuleType):
 
 def without_pictures() -> None:
     """Stand in for torchvision, which Streaming imports for its pictures, and which has no build for this torch."""
+    # Streaming imports it too, and transformers looks for torchvision.
+    import transformers.tokenization_utils_base  # noqa: F401
+
     for name in ("", ".datasets", ".transforms", ".transforms.functional"):
         module = sys.modules[f"torchvision{name}"] = Absent(f"torchvision{name}")
         module.__path__ = []
+
+
+def wait_for_ranks() -> None:
+    """Wait until rank 0 has written the rows."""
+    if task.WORLD_SIZE > 1:
+        torch.distributed.barrier()
 
 
 class Stateful:
@@ -82,16 +90,18 @@ class Streaming(Stateful):
         from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
         folder = out.parent / "streaming-rows"
-        if not (folder / "index.json").exists():
+        if task.RANK == 0 and not (folder / "index.json").exists():
             with MDSWriter(
                 out=str(folder), columns={"input_ids": "ndarray:int64", "labels": "ndarray:int64"}
             ) as writer:
                 for one in task.rows():
                     writer.write({key: torch.tensor(value).numpy() for key, value in one.items()})
+        wait_for_ranks()
+        size = {"batch_size": task.RANK_ROWS}
         dataset = StreamingDataset(
-            local=str(folder), shuffle=True, shuffle_seed=task.SEED, batch_size=task.BATCH_ROWS, num_canonical_nodes=1
+            local=str(folder), shuffle=True, shuffle_seed=task.SEED, num_canonical_nodes=1, **size
         )
-        self.loader = StreamingDataLoader(dataset, batch_size=task.BATCH_ROWS, collate_fn=task.batch_of)
+        self.loader = StreamingDataLoader(dataset, collate_fn=task.batch_of, **size)
 
 
 class Litdata(Stateful):
@@ -101,38 +111,36 @@ class Litdata(Stateful):
         from litdata import StreamingDataLoader, StreamingDataset, optimize
 
         folder = out.parent / "litdata-rows"
-        if not (folder / "index.json").exists():
+        if task.RANK == 0 and not (folder / "index.json").exists():
             optimize(fn=task.row, inputs=[*range(task.NUM_ROWS)], output_dir=str(folder), chunk_size=16, num_workers=1)
-        dataset = StreamingDataset(str(folder), shuffle=True, seed=task.SEED)
+        wait_for_ranks()
+        dataset = StreamingDataset(str(folder), shuffle=True, drop_last=True, seed=task.SEED)
         collate = lambda some: task.batch_of([{"input_ids": one, "labels": one} for one in some])  # noqa: E731
-        self.loader = StreamingDataLoader(dataset, batch_size=task.BATCH_ROWS, collate_fn=collate)
+        self.loader = StreamingDataLoader(dataset, batch_size=task.RANK_ROWS, drop_last=True, collate_fn=collate)
 
 
 class Grain:
-    """Grain's MapDataset, shuffled anew in each epoch, with the state of its iterator."""
+    """Grain's MapDataset, shuffled anew in each epoch, with the state of its ElasticIterator."""
 
     def __init__(self, _: Path) -> None:
         import grain
 
-        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        dataset = grain.MapDataset.source(task.rows()).seed(task.SEED).shuffle()[rank::size].repeat(task.EPOCHS)
-        self.iterator = iter(dataset.batch(task.BATCH_ROWS, batch_fn=task.batch_of).to_iter_dataset())
-        self.num_batches = task.NUM_ROWS // size // task.BATCH_ROWS
-        self.read = 0
+        # Grain batches arrays; of lists it would batch the first tokens of all rows, the second ones, and so on.
+        rows = [{key: torch.tensor(value).numpy() for key, value in row.items()} for row in task.rows()]
+        dataset = grain.MapDataset.source(rows).seed(task.SEED).shuffle().repeat(task.EPOCHS)
+        shard = grain.sharding.ShardOptions(shard_index=task.RANK, shard_count=task.WORLD_SIZE)
+        self.iterator = iter(grain.experimental.ElasticIterator(dataset, task.BATCH_ROWS, shard))
 
-    def epoch(self, _: int) -> Iterator[dict]:
-        while True:
-            yield next(self.iterator)
-            self.read += 1
-            if self.read % self.num_batches == 0:
-                return
+    def epoch(self, number: int) -> Iterator[dict]:
+        end = (number + 1) * task.NUM_ROWS
+        while self.iterator.get_state()["global_next_index"] < end:
+            yield {key: torch.as_tensor(value) for key, value in next(self.iterator).items()}
 
     def state(self) -> Any:
-        return {"iterator": self.iterator.get_state(), "read": self.read + 1}
+        return self.iterator.get_state()
 
     def restore(self, state: Any) -> None:
-        self.iterator.set_state(state["iterator"])
-        self.read = state["read"]
+        self.iterator.set_state(state)
 
 
 class Assay(Stateful):
@@ -143,12 +151,13 @@ class Assay(Stateful):
         from assay.torch import RowLoader
 
         folder = out.parent / "assay-rows"
-        if not (folder / "manifest.json").exists():
-            task.tokenizer().backend_tokenizer.save(str(out.parent / "tokenizer.json"))
+        if task.RANK == 0 and not (folder / "manifest.json").exists():
+            task.word_tokenizer().save(str(out.parent / "tokenizer.json"))
             texts = out.parent / "texts.jsonl"
             texts.write_text("".join(json.dumps({"text": task.text(number)}) + "\n" for number in range(task.NUM_ROWS)))
             tokenizer = str(out.parent / "tokenizer.json")
             assay.Dataset.build(texts, out=folder, format="text", tokenizer=tokenizer, max_tokens=16, no_label=True)
+        wait_for_ranks()
         order = {"lanes": task.BATCH_ROWS, "window_rows": 16, "seed": task.SEED}
         self.loader = RowLoader(folder, global_batch_size=task.BATCH_ROWS, **order)
 
@@ -169,25 +178,35 @@ LOADERS = {
 
 if __name__ == "__main__":
     options = task.arguments()
-    model = task.model()
+    model = task.PlainModel(options.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    network: torch.nn.Module = model
+    if task.WORLD_SIZE > 1:
+        torch.distributed.init_process_group("gloo")
+        network = torch.nn.parallel.DistributedDataParallel(model)
     loader = LOADERS[options.loader](options.out)
+    torch.manual_seed(task.SEED)  # some loaders draw from it, at the start that writes the rows
     file = options.out / "checkpoint.pt"
-    epoch, step = 0, 0
+    epoch, step, generator = 0, 0, None
     if file.exists():
         saved = torch.load(file, weights_only=False)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         loader.restore(saved["loader"])
-        epoch, step = saved["epoch"], saved["step"]
+        epoch, step, generator = saved["epoch"], saved["step"], saved["generator"]
     while epoch < task.EPOCHS:
         for batch in loader.epoch(epoch):
-            model(**batch).loss.backward()
+            if generator is not None:  # loaders draw from it when an epoch begins
+                torch.set_rng_state(generator)
+                generator = None
+            network(**batch).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             step += 1
             if step % task.SAVE_EVERY == 0:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state()}
-                torch.save({**state, "epoch": epoch, "step": step}, f"{file}.partial")
-                Path(f"{file}.partial").replace(file)
+                if task.RANK == 0:
+                    state |= {"epoch": epoch, "step": step, "generator": torch.get_rng_state()}
+                    torch.save(state, f"{file}.partial")
+                    Path(f"{file}.partial").replace(file)
         epoch += 1

@@ -1,11 +1,15 @@
-"""The task of every script here: rows that can be told apart, and a language model of 20 thousand parameters."""
+"""The task of every script here: rows that can be told apart, and a tiny language model whose dropout draws at random.
+
+Imports of seconds stay in the functions that need them: a check starts a script some fifteen times.
+"""
 
 import argparse
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
 NUM_ROWS = 64
 BATCH_ROWS = 4
@@ -13,6 +17,8 @@ EPOCHS = 2
 SAVE_EVERY = 5
 VOCABULARY = 128
 SEED = 17
+RANK, WORLD_SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+RANK_ROWS = BATCH_ROWS // WORLD_SIZE
 
 
 def arguments() -> argparse.Namespace:
@@ -21,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--setting", default="best", choices=["best", "default"])
     parser.add_argument("--loader", default="torchdata")
+    parser.add_argument("--dropout", type=float, default=0.1, help="of a plain model; ranks draw it by themselves")
     found = parser.parse_args()
     found.out.mkdir(parents=True, exist_ok=True)
     return found
@@ -41,16 +48,35 @@ def batch_of(some: list[dict]) -> dict[str, torch.Tensor]:
     return {key: torch.stack([torch.as_tensor(one[key]) for one in some]).long() for key in ("input_ids", "labels")}
 
 
-def model() -> LlamaForCausalLM:
-    """Return the model as it is before its first step."""
-    set_seed(SEED)
+class PlainModel(torch.nn.Module):
+    """A model of plain PyTorch that is called as those of transformers are."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.embedding = torch.nn.Embedding(VOCABULARY, 32)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.hidden, self.head = torch.nn.Linear(32, 64), torch.nn.Linear(64, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+        logits = self.head(self.hidden(self.dropout(self.embedding(input_ids))).relu())
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return SimpleNamespace(loss=loss)
+
+
+def model() -> Any:
+    """Return a model of transformers as it is before its first step."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(SEED)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=32,
             intermediate_size=64,
-            num_hidden_layers=2,
+            num_hidden_layers=1,
             num_attention_heads=2,
+            attention_dropout=0.1,
             max_position_embeddings=128,
             pad_token_id=0,
             bos_token_id=VOCABULARY - 2,
@@ -59,14 +85,22 @@ def model() -> LlamaForCausalLM:
     )
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def word_tokenizer() -> Any:
     """Return a tokenizer whose words are the numbers of tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {"<pad>": 0, **{f"w{number}": number for number in range(1, VOCABULARY - 2)}, "<s>": 126, "</s>": 127}
     word_level = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     word_level.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=word_level, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    return word_level
+
+
+def tokenizer() -> Any:
+    """Return the same as a tokenizer of transformers."""
+    from transformers import PreTrainedTokenizerFast
+
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    return PreTrainedTokenizerFast(tokenizer_object=word_tokenizer(), **names)
 
 
 def text(number: int) -> str:
@@ -86,7 +120,7 @@ def common_arguments(out: Path) -> dict:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return {
         "output_dir": str(out),
-        "per_device_train_batch_size": BATCH_ROWS,
+        "per_device_train_batch_size": RANK_ROWS,
         "num_train_epochs": EPOCHS,
         "save_steps": SAVE_EVERY,
         "save_strategy": "steps",
