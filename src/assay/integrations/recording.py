@@ -168,6 +168,14 @@ class RunRecorder:
             self._enter("data" if self._has_phases else "compute")
 
     @_unless_off
+    def recover_checkpoint(self, path: Path, step: int) -> None:
+        """Adopt the checkpoint that the loop resumed from, unless the attempt that wrote it did so before its death."""
+        if self._opened is not None and self._adopter is not None and path.exists():
+            recorded = [commit.adopted_from for commit in self._opened.log.commits()]
+            if str(path.resolve()) not in recorded:
+                self._adopter.add(SavedCheckpoint(path, step, 0))
+
+    @_unless_off
     def resumed(self, start: int | str | os.PathLike[str]) -> None:
         """Record where the script resumed: the step, or the path of a checkpoint that was recorded."""
         if isinstance(start, int):

@@ -46,6 +46,9 @@ class AssayCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
             start_step=state.global_step,
             unknown=UNKNOWN,
         )
+        if state.global_step:
+            resumed_from = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            self._run.recover_checkpoint(resumed_from, state.global_step)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._run is not None:

@@ -1,5 +1,6 @@
 """The record of a training loop that is not ours."""
 
+import json
 import os
 import random
 import re
@@ -217,6 +218,19 @@ def test_a_checkpoint_that_the_script_replaced_or_deleted_is_no_longer_among_tho
             run.checkpoint(tmp_path / "last", step)
             time.sleep(0.2)
     assert [(commit.step, commit.is_retired) for commit in view(home).commits] == [(5, True), (10, False)]
+
+
+def test_a_checkpoint_that_a_killed_attempt_did_not_record_is_adopted_by_the_next_one(
+    home: Home, tmp_path: Path
+) -> None:
+    killed_after(range(1, 8))
+    save(tmp_path / "step-5", 5)
+    with record("digits/first", start_step=5) as run:
+        run.recover_checkpoint(tmp_path / "step-5", 5)
+        train(run, range(6, 11), folder=tmp_path)
+    run_id = run.run_id
+    shown = AssayAt(home.folder)("runs", "show", run_id, "--json")
+    assert [commit["step"] for commit in json.loads(shown.out)["commits"]] == [5, 10]
 
 
 def test_hooks_of_torch_give_phases_and_steps(home: Home) -> None:
