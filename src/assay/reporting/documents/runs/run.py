@@ -37,6 +37,7 @@ from assay.reporting.document import (
     name,
     number,
 )
+from assay.reporting.documents.runs.clusters import clusters_blocks
 from assay.reporting.documents.runs.lineage import Address, commit_blocks, lineage_blocks
 from assay.reporting.documents.runs.rollouts import score_text, scores_text, tokens_text
 from assay.reporting.documents.runs.run_verdict import incident_lines, next_commands, run_tiles, run_verdict
@@ -62,6 +63,7 @@ def run_document(page: RunPage, *, now_s: float, address: Address = lambda *_: "
     facts = _progress(run, now_s) if copied_from is None else _imported_facts(run, copied_from)
     sections = [
         Section("", [FactList(list(facts)), *(session_blocks(run.session) if run.session else ())]),
+        Section("Together with other clusters", list(clusters_blocks(run.clusters)) if run.clusters else []),
         Section("Did it learn?", list(_learning_blocks(page))),
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),

@@ -21,6 +21,7 @@ from assay.records.phase import Phase
 from assay.records.rollout_log import PromptCounts
 from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds, Run
 from assay.records.suspect import Suspect
+from assay.reporting.views.runs.clusters import ClustersView, clusters_view
 from assay.reporting.views.runs.curve_window import metric_names
 from assay.reporting.views.runs.run_list import RunHead, failure_kind
 from assay.reporting.views.runs.samples import SampleView
@@ -245,6 +246,8 @@ class RunView(RunHead):
     """Oldest first."""
     samples: tuple[SampleView, ...] = ()
     """Completions of a run that trained on rewards."""
+    clusters: ClustersView | None = None
+    """Set for a run that takes outer steps with other clusters."""
     session: SessionView | None = None
     """Set for a session of the Tinker API."""
 
@@ -352,6 +355,7 @@ def run_view(
         tags=annotations.tags if annotations else (),
         notes=annotations.notes if annotations else (),
         samples=(),
+        clusters=clusters_view(run.cluster_of) if run.cluster_of is not None else None,
         session=session_view(Path(run.run_dir)) if run.is_session() else None,
     )
 
