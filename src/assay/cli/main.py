@@ -23,6 +23,7 @@ _COMMANDS = {
     "plan": ("assay.cli.plan", "Check, schedule and simulate a program of experiments."),
     "triage": ("assay.cli.triage.group", "Find out why runs fail or slow down."),
     "throughput": ("assay.cli.throughput", "Forecast a recipe on more workers; rank what would help."),
+    "doctor": ("assay.cli.doctor", "List what a recipe's shapes waste of a device."),
     "scaling": ("assay.cli.scaling", "Fit scaling laws, and predict larger runs."),
     "check": ("assay.cli.check.group", "Test how other training scripts resume, and training APIs."),
     "serve": ("assay.cli.serve.group", "Serve OpenAI's fine-tuning API; its workers and keys."),

@@ -24,7 +24,7 @@ class Product(NamedTuple):
     """Bytes of a number."""
     row_multiple: int
     """Numbers of whose multiples each matrix's rows begin in memory, e.g. 8 if widths are 768 and 1000."""
-    count: int = 1
+    calls: int = 1
     """Calls in the pass."""
 
     @property
@@ -50,7 +50,7 @@ class Attention(NamedTuple):
     """Tokens of each sequence."""
     is_causal: bool
     item_bytes: int
-    count: int = 1
+    calls: int = 1
 
     @property
     def flops(self) -> int:
@@ -90,7 +90,8 @@ class PassTrace(NamedTuple):
     @property
     def flops(self) -> int:
         """FLOPs of products and attention, as torch counts them."""
-        return sum(op.count * op.flops for op in (*self.products, *self.attentions))
+        products = sum(product.calls * product.flops for product in self.products)
+        return products + sum(attention.calls * attention.flops for attention in self.attentions)
 
 
 def at_depth(one: PassTrace, two: PassTrace, depth: int) -> PassTrace:
@@ -100,9 +101,9 @@ def at_depth(one: PassTrace, two: PassTrace, depth: int) -> PassTrace:
         return first + (depth - 1) * (second - first)
 
     def counted(shallow: tuple[Operator, ...], deeper: tuple[Operator, ...]) -> tuple[Operator, ...]:
-        counts = {operator._replace(count=0): operator.count for operator in shallow}
-        found = ((operator, counts.get(operator._replace(count=0), 0)) for operator in deeper)
-        return tuple(operator._replace(count=extended(count, operator.count)) for operator, count in found)
+        counts = {operator._replace(calls=0): operator.calls for operator in shallow}
+        found = ((operator, counts.get(operator._replace(calls=0), 0)) for operator in deeper)
+        return tuple(operator._replace(calls=extended(calls, operator.calls)) for operator, calls in found)
 
     return two._replace(
         products=counted(one.products, two.products),

@@ -57,8 +57,8 @@ def trace_pass(
         torch.autograd.grad(loss.sum, weights, allow_unused=True)
     sides = method.tensors(micro_batch, CPU)["input_ids"]
     return PassTrace(
-        products=tuple(product._replace(count=count) for product, count in operators.products.items()),
-        attentions=tuple(attention._replace(count=count) for attention, count in operators.attentions.items()),
+        products=tuple(product._replace(calls=calls) for product, calls in operators.products.items()),
+        attentions=tuple(attention._replace(calls=calls) for attention, calls in operators.attentions.items()),
         other_bytes=operators.other_bytes,
         num_kernels=operators.num_kernels,
         saved_bytes=held,

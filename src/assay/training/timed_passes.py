@@ -36,7 +36,7 @@ def time_products(products: Sequence[Product], device: torch.device, *, seconds:
     """Return the seconds of all products, each timed by itself."""
     calls = [_product(product, device) for product in products]
     times_s = _in_turns(calls, device, seconds=seconds)
-    return sum(product.count * call_s for product, call_s in zip(products, times_s, strict=True))
+    return sum(product.calls * call_s for product, call_s in zip(products, times_s, strict=True))
 
 
 def _pass(case: TimedCase, device: torch.device) -> Callable[[], object]:

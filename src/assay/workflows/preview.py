@@ -101,7 +101,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
     rows = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size, gpu = recipe.method.size(_largest_micro_batch(recipe, dataset)), smallest_gpu_bytes()
-    memory = _memory(recipe, dataset, world_size) if size else None
+    memory = rank_memory(recipe, dataset, world_size) if size else None
     completions, longest = recipe.method.training_sequences(1, 0) if samples(recipe.method) else (0, 0)
     return Preview(
         num_steps=steps.planned,
@@ -155,7 +155,8 @@ def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
     return tokens if budget is None else min(tokens, max(widest, budget))
 
 
-def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
+def rank_memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
+    """Return the memory of a rank; the model's size is known."""
     size = recipe.method.size(_largest_micro_batch(recipe, dataset))
     assert size is not None
     shares = LaneShares(recipe.loader.lanes, world_size)

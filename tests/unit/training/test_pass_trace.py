@@ -195,7 +195,7 @@ def test_on_a_gpu_the_head_of_sft_takes_three_products_of_fixed_size(tmp_path: P
         on_gpu: [product for product in traced(method, batch, on_gpu=on_gpu).products if 40 in product[3:6]]
         for on_gpu in (False, True)
     }
-    calls = {on_gpu: sum(product.count for product in products) for on_gpu, products in heads.items()}
+    calls = {on_gpu: sum(product.calls for product in products) for on_gpu, products in heads.items()}
     assert calls == {False: 4, True: 3}
 
 

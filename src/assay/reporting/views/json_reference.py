@@ -57,6 +57,7 @@ from assay.reporting.views.runs.run_list import ImportLine, RunLine
 from assay.reporting.views.runs.samples import StepRollouts
 from assay.reporting.views.runs.session_audit import SessionAudit
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
+from assay.reporting.views.shapes import ShapesView
 
 HEAD = """# The keys of `--json`
 
@@ -122,6 +123,7 @@ PRINTED = (
     Printed("assay throughput", "one object", ThroughputForecast),
     Printed("assay throughput --against", "one object", ThroughputCheck),
     Printed("assay throughput --gpu", "one object", GpuFacts),
+    Printed("assay doctor shapes", "one object", ShapesView),
     Printed("assay scaling fit", "one object", ScalingView),
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay decide power", "one object", PowerView),

@@ -1,0 +1,122 @@
+"""Traces the passes of a recipe: its model, its loss, and micro-batches that its loader reads.
+
+micro-batches of the first steps of a lane --by their number of tokens--> three of them
+a new model --with one layer and with two--> its operators at any depth
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from assay.base.config import LoadedConfig, set_dotted, validated
+from assay.base.errors import ConfigError
+from assay.data.dataset.columns import sequences_of
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.batch import MicroBatch
+from assay.data.loader.loader import Loader
+from assay.models.traced import PassTrace, at_depth
+from assay.throughput.shape_changes import new_model
+from assay.training.methods.registry import method_of
+from assay.training.pass_trace import trace_pass
+from assay.training.recipe import Recipe
+from assay.training.trainer.config import Precision
+from assay.training.trainer.method_config import samples
+
+SAMPLED_STEPS = 8
+NUM_TRACED = 3
+MAX_TRACED_LAYERS = 2
+
+
+class SampledRows(NamedTuple):
+    """Micro-batches of a recipe."""
+
+    micro_batches: tuple[MicroBatch, ...]
+    """With few tokens, a median number, and many; equal ones are one object."""
+    passes: float
+    """Mean passes of a lane in a step."""
+
+    @property
+    def median(self) -> MicroBatch:
+        return self.micro_batches[len(self.micro_batches) // 2]
+
+
+def sampled_rows(recipe: Recipe, dataset: Dataset) -> SampledRows:
+    """Read the micro-batches of a lane's first steps. Raises `ConfigError` for a method whose rows are prompts."""
+    if samples(recipe.method):
+        raise ConfigError(
+            f"method.type={recipe.method.type}: it trains on completions that it samples, so the shapes of its passes "
+            "are not known before a run. Describe a recipe with rows, e.g. sft with the same method.model."
+        )
+    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, tuple(recipe.method.columns))
+    num_steps = min(SAMPLED_STEPS, max(1, loader.steps_per_epoch - 1))  # the last step of an epoch is smaller
+    shares = list(loader.shares(loader.cursor_at(0), [0], num_steps))
+    found = [batch for share in shares for batch in share.lanes[0].micro_batches]
+    found.sort(key=lambda batch: batch.num_tokens)
+    of_shape = {_shape(batch): batch for batch in found}
+    chosen = (found[len(found) * (2 * index + 1) // (2 * NUM_TRACED)] for index in range(NUM_TRACED))
+    return SampledRows(tuple(of_shape[_shape(batch)] for batch in chosen), len(found) / num_steps)
+
+
+def _shape(batch: MicroBatch) -> Any:
+    if batch.line is not None:
+        return batch.line
+    return tuple(batch.ragged[name].values.shape for name in sequences_of(batch.ragged))
+
+
+def resized(batch: MicroBatch, factor: float) -> MicroBatch:
+    """Return a micro-batch with so many times the rows, which are repeated or left out; also of a line's length."""
+    count = max(1, round(len(batch.row_ids) * factor))
+    if batch.line is None:
+        return batch.take([row % len(batch.row_ids) for row in range(count)])
+    line = batch.line._replace(tokens=round(batch.line.tokens * factor), rows=max(1, round(batch.line.rows * factor)))
+    rows, used = list[int](), 0
+    for row in (index % len(batch.row_ids) for index in range(count)):
+        used += sum(int(batch.ragged[name].lengths[row]) for name in sequences_of(batch.ragged))
+        if used > line.tokens:
+            break
+        rows.append(row)
+    return replace(batch.take(rows), line=line)
+
+
+def precision_on(recipe: Recipe, *, on_gpu: bool) -> Precision:
+    """Return the precision of products where the recipe leaves it to the device."""
+    precision = recipe.trainer.precision
+    return ("bfloat16" if on_gpu else "float32") if precision == "auto" else precision
+
+
+def trace_rows(recipe: Recipe, rows: SampledRows, *, factor: float = 1.0, on_gpu: bool) -> tuple[PassTrace, ...]:
+    """Trace passes over micro-batches with `factor` times the rows; equal ones are traced once."""
+    traces = {
+        id(batch): trace_recipe(recipe, batch if factor == 1.0 else resized(batch, factor), on_gpu=on_gpu)
+        for batch in {id(batch): batch for batch in rows.micro_batches}.values()
+    }
+    return tuple(traces[id(batch)] for batch in rows.micro_batches)
+
+
+def trace_recipe(recipe: Recipe, batch: MicroBatch, *, on_gpu: bool) -> PassTrace:
+    """Trace a pass of the recipe's model over a micro-batch."""
+    found = new_model(recipe)
+    if found is None or found[1].num_layers <= MAX_TRACED_LAYERS:
+        return _traced(recipe, batch, on_gpu=on_gpu)
+    key, model = found
+    depths = (changed(recipe, {f"{key}.num_layers": depth}) for depth in (1, MAX_TRACED_LAYERS))
+    one, two = (_traced(shallow, batch, on_gpu=on_gpu) for shallow in depths)
+    return at_depth(one, two, model.num_layers)
+
+
+def _traced(recipe: Recipe, batch: MicroBatch, *, on_gpu: bool) -> PassTrace:
+    return trace_pass(
+        method_of(recipe.method),
+        batch,
+        precision=precision_on(recipe, on_gpu=on_gpu),
+        compute_copy=recipe.trainer.weights.compute == "bfloat16",
+        on_gpu=on_gpu,
+    )
+
+
+def changed(recipe: Recipe, patch: dict[str, Any]) -> Recipe:
+    """Return the recipe with other values of some keys. Raises `ConfigError` if they do not fit."""
+    values = recipe.model_dump(mode="json")
+    for key, value in patch.items():
+        set_dotted(values, key, value, where="in the recipe")
+    return validated(Recipe, LoadedConfig(values, {}))

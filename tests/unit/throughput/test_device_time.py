@@ -1,0 +1,76 @@
+"""The estimate of an operator's time: closed forms of tiles, waves and alignment, and a published step."""
+
+import pytest
+
+from assay.models.traced import Attention, Product
+from assay.records.devices import DEVICES, DeviceSheet
+from assay.throughput.device_time import (
+    ALIGNED_SHARE,
+    REACHED_FLOPS,
+    attention_time,
+    product_time,
+)
+
+TILES_OF_A_WAVE = 10
+DEVICE = DeviceSheet(TILES_OF_A_WAVE, 1e12, 1e11, 1e30, 1e9, 1e9, None, "a device without limits of memory")
+"""Ten multiprocessors, so that one tile of 256 x 128 on each fills [2560, 128]."""
+RATE_OF_LARGEST_TILE = REACHED_FLOPS * 1e12 * (256 * 128 / 384) / (256 * 128 / 384 + 10)
+
+
+def product(
+    m: int, n: int = 128, k: int = 640, *, row_multiple: int = 64, item_bytes: int = 2, batch: int = 1
+) -> Product:
+    return Product("layer", "forward", batch, m, n, k, item_bytes, row_multiple)
+
+
+def test_a_full_wave_loses_nothing() -> None:
+    found = product_time(product(2560), DEVICE)
+    assert found.seconds == pytest.approx(2 * 2560 * 128 * 640 / RATE_OF_LARGEST_TILE)
+    assert found[1:4] == pytest.approx((0, 0, 0))
+
+
+def test_a_row_above_a_wave_costs_another_wave_of_smaller_tiles() -> None:
+    full, above = (product_time(product(rows), DEVICE) for rows in (2560, 2561))
+    assert above.seconds > 1.09 * full.seconds
+    assert above.tiles_s + above.waves_s == pytest.approx(above.seconds - full.seconds, rel=0.02)
+
+
+def test_the_last_tile_is_computed_whole_along_each_size() -> None:
+    whole = product_time(product(2560, k=640), DEVICE).seconds
+    assert product_time(product(2560 - 100, k=640), DEVICE).seconds == pytest.approx(whole)
+    assert product_time(product(2560, k=640 - 60), DEVICE).seconds == pytest.approx(whole)
+    assert product_time(product(2560, k=640 - 64), DEVICE).seconds == pytest.approx(whole * 576 / 640)
+
+
+@pytest.mark.parametrize(("row_multiple", "num_bytes"), [(1, 2), (2, 4), (4, 8), (6, 4), (8, 16), (24, 16)])
+def test_rows_are_aligned_by_the_largest_power_of_two_bytes(row_multiple: int, num_bytes: int) -> None:
+    aligned, found = (product_time(product(2560, row_multiple=each), DEVICE) for each in (64, row_multiple))
+    assert found.seconds == pytest.approx(aligned.seconds / ALIGNED_SHARE[num_bytes])
+    assert found.alignment_s == pytest.approx(found.seconds - aligned.seconds)
+
+
+def test_float32_needs_no_alignment() -> None:
+    odd, even = (product_time(product(2560, row_multiple=each, item_bytes=4), DEVICE) for each in (1, 64))
+    assert odd == even
+
+
+def test_matrices_have_to_come_from_memory() -> None:
+    narrow = product(8, 4096, 4096)
+    found = product_time(narrow, DEVICES["H100"])
+    assert found.seconds == pytest.approx(narrow.num_bytes / (0.9 * DEVICES["H100"].memory_bytes_per_s))
+
+
+def attention(width: int, *, lengths: tuple[int, ...] = (1280,), heads: int = 1) -> Attention:
+    return Attention("attention", "forward", heads, heads, width, lengths, is_causal=False, item_bytes=2)
+
+
+def test_a_head_of_60_is_computed_as_one_of_64_and_copied() -> None:
+    device = DEVICE._replace(memory_bytes_per_s=1e12)
+    of_60, of_64 = (attention_time(attention(width), device) for width in (60, 64))
+    assert of_60.seconds - of_60.alignment_s == pytest.approx(of_64.seconds)
+    assert of_60.tiles_s == pytest.approx(of_64.seconds * 4 / 64) and of_60.alignment_s > 0 == of_64.alignment_s
+
+
+def test_a_block_of_queries_above_a_wave_costs_another_wave() -> None:
+    full, above = (attention_time(attention(64, lengths=(128,) * blocks), DEVICE) for blocks in (10, 11))
+    assert full.waves_s == pytest.approx(0) and above.seconds == pytest.approx(2 * full.seconds)
