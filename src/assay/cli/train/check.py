@@ -7,6 +7,8 @@ from assay.data.loader.mixing import Mixing
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.check import CalibrationView, CheckView
 from assay.reporting.views.dataset_order import order_view
+from assay.throughput.outer_steps import change_bytes
+from assay.training.outer.config import OuterConfig
 from assay.training.recipe import Recipe
 from assay.training.trainer.config import TrainerConfig
 from assay.workflows.calibration import Calibration
@@ -16,10 +18,9 @@ SMALL_SHARE = 0.005
 """Phases that take less of a step are not listed."""
 
 
-def check_lines(
-    found: Preview, trainer: TrainerConfig, measured: Calibration | None, *, world_size: int
-) -> Iterator[str]:
+def check_lines(found: Preview, recipe: Recipe, measured: Calibration | None, *, world_size: int) -> Iterator[str]:
     """Yield the lines of the check; `measured` is None if nothing was measured."""
+    trainer = recipe.trainer
     epochs = found.num_steps / found.steps_per_epoch
     epoch = f"{number_of(found.steps_per_epoch, 'step')} over {number_of(found.num_rows, 'row')}"
     yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
@@ -44,6 +45,8 @@ def check_lines(
             count_text(item) for item in (found.completion_tokens, found.completion_tokens / found.num_steps)
         )
         yield f"             and of {found.completions} answers to each up to {sampled}, {sampled_per_step} a step"
+    if recipe.outer is not None:
+        yield f"clusters     {_outer_steps(found, recipe.outer)}"
     yield f"commits      {_commits(found, trainer)}"
     evaluate_every = trainer.evaluate_every if found.num_evaluations > 1 else None
     during = f"every {number_of(evaluate_every, 'step')} and " if evaluate_every else ""
@@ -70,6 +73,12 @@ def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
     yield f"memory       {bytes_text(sum(memory))} a rank, float32, plus Python and its libraries: {parts}"
     if measured is not None and measured.peak_bytes:
         yield f"             measured here, including those: {bytes_text(measured.peak_bytes)} of the host's memory"
+
+
+def _outer_steps(found: Preview, outer: OuterConfig) -> str:
+    count = number_of(-(-found.num_steps // outer.every), "outer step")
+    sent = "" if found.parameters is None else f", each {bytes_text(change_bytes(found.parameters, outer))} a cluster"
+    return f"{outer.clusters} are expected; {count}, after every {outer.every} steps{sent}"
 
 
 def _commits(found: Preview, trainer: TrainerConfig) -> str:

@@ -201,7 +201,7 @@ def train(
         policy = RestartPolicy(
             **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
         )
-        run = _select_run(home, recipe, overrides, parallel, target, resume=resume, forked=forked, new=new)
+        run = _select_run(home, recipe, overrides, policy, target, resume=resume, forked=forked, new=new)
         use_log_format("assay.train", run=run.run_id)
         world_size = _checked_workers(run, workers, target)
         if check:
@@ -408,7 +408,7 @@ def _select_run(
     home: "Home",
     recipe: Path | None,
     overrides: tuple[str, ...],
-    parallel: Any,
+    policy: "RestartPolicy",
     target: LaunchTarget,
     *,
     resume: str | None,
@@ -432,9 +432,9 @@ def _select_run(
     changed = [parse_override(text)[0] for text in overrides]
     for note in check_new(recipe_of(run), run.num_steps, changed=changed):
         click.echo(f"note: {note}", err=True)
-    check_parallel(recipe_of(run), (parallel,))
+    check_parallel(recipe_of(run), policy.parallel, share=policy.share)
     if target.on in ("here", "background"):
-        check_gathered_weights_fit(recipe_of(run), parallel, world_size=new["world_size"])
+        check_gathered_weights_fit(recipe_of(run), policy.parallel[0], world_size=new["world_size"])
     return run
 
 
@@ -468,7 +468,7 @@ def _print_check(
         badly = f"loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
         preview_result = preview_result._replace(warnings=(*preview_result.warnings, badly))
     mark = "# " if verbose else ""  # with the recipe printed, everything else is a YAML comment
-    for line in check_lines(preview_result, recipe.trainer, measured, world_size=workers):
+    for line in check_lines(preview_result, recipe, measured, world_size=workers):
         click.echo(f"{mark}{line}")
     if not verbose:
         click.echo("recipe       valid; --verbose prints it whole, and how well its order mixes the rows")

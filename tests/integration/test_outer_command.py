@@ -1,0 +1,40 @@
+"""What `assay train` says of a recipe for several clusters before anything is written."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from in_process import AssayAt
+
+
+@pytest.fixture
+def outer_recipe(tiny_recipe_tree: dict[str, object], tmp_path: Path) -> Path:
+    path = tmp_path / "outer.yaml"
+    path.write_text(yaml.safe_dump({**tiny_recipe_tree, "outer": {"every": 5}}))
+    return path
+
+
+def test_the_check_tells_outer_steps_and_bytes(outer_recipe: Path, tmp_path: Path) -> None:
+    printed = AssayAt(tmp_path / "home")("train", str(outer_recipe), "--check", "--measure", "0").out
+    # 15,601 weights: four bits each, and a scale of two bytes for every 64 of them.
+    assert "clusters     2 are expected; 4 outer steps, after every 5 steps, each 8.3 kB a cluster" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "the recipe trains over several clusters"),
+        (("--cluster", "a"), "belong together"),
+        (("outer=null", "--cluster", "a", "--meet", "MEET"), "says nothing of outer steps"),
+        (("loader.on_damage=quarantine", "--cluster", "a", "--meet", "MEET"), "Use fail"),
+        (("trainer.evaluate_every=7", "--cluster", "a", "--meet", "MEET"), "not a multiple of outer.every=5"),
+    ],
+)
+def test_what_several_clusters_cannot_train_is_refused(
+    options: tuple[str, ...], message: str, outer_recipe: Path, tmp_path: Path
+) -> None:
+    given = [str(tmp_path / "meet") if option == "MEET" else option for option in options]
+    refused = AssayAt(tmp_path / "home")("train", str(outer_recipe), *given, code=2)
+    assert message in refused.err
+    assert not (tmp_path / "meet").exists() and not list((tmp_path / "home").glob("**/run.json"))
