@@ -202,39 +202,36 @@ def _unusable(loop: str, error: str) -> ConfigError:
 
 def distance(first: Any, second: Any) -> float:
     """Return the largest relative difference between numbers of two trees; infinity if anything else differs."""
-    return max(differences(first, second).values(), default=0.0)
+    if isinstance(first, float) and isinstance(second, float):
+        if first == second or (math.isnan(first) and math.isnan(second)):
+            return 0.0
+        difference = abs(first - second) / max(1.0, abs(first), abs(second))
+        return math.inf if math.isnan(difference) else difference
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        return max((distance(first[key], second[key]) for key in first), default=0.0)
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return max(map(distance, first, second), default=0.0)
+    return 0.0 if first == second else math.inf
 
 
-def differences(first: Any, second: Any) -> dict[str, float]:
-    """Return the relative difference of each number of two trees, by its place; infinity if anything else differs."""
-    one, other = dict(_leaves(first)), dict(_leaves(second))
-    return {
-        place: _difference(one[place], other[place]) if place in one and place in other else math.inf
-        for place in {**one, **other}
-    }
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, float]:
+    """Return the distance of each observation: of logprobs together, and of metrics one by one."""
+    one, other = _observations(first), _observations(second)
+    return {about: distance(one.get(about), other.get(about)) for about in {**one, **other}}
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if not value or not isinstance(value, dict | list):
-        yield place, value
-        return
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _leaves(item, f"{place}, {key}" if place else str(key))
+def _observations(tree: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        about = f"{place}, {key}" if place else key
+        found |= _observations(value, about) if isinstance(value, dict) else {about: value}
+    return found
 
 
-def _difference(first: Any, second: Any) -> float:
-    if not isinstance(first, float) or not isinstance(second, float):
-        return 0.0 if first == second else math.inf
-    if first == second or (math.isnan(first) and math.isnan(second)):
-        return 0.0
-    difference = abs(first - second) / max(1.0, abs(first), abs(second))
-    return math.inf if math.isnan(difference) else difference
-
-
-def describe_difference(expected: Any, found: Any, noise: Mapping[str, float]) -> str:
+def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any], noise: Mapping[str, float]) -> str:
     """Return the first observation that differs by more than its noise; empty if none does."""
-    one, other = dict(_leaves(expected)), dict(_leaves(found))
-    for place, difference in differences(expected, found).items():
-        if difference > NOISE_FACTOR * noise.get(place, 0.0):
-            return f"{place}: {str(other.get(place))[:80]} instead of {str(one.get(place))[:80]}"
+    one, other = _observations(expected), _observations(found)
+    for about, difference in differences(expected, found).items():
+        if difference > NOISE_FACTOR * noise.get(about, 0.0):
+            return f"{about}: {str(other.get(about))[:80]} instead of {str(one.get(about))[:80]}"
     return ""
