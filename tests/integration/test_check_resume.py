@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1800)  # a check starts a script a dozen times, on a machine that may be busy
 SCRIPTS = Path(__file__).parents[1] / "resume_scripts"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{workers}"]
 FAULTS = {
@@ -44,7 +45,6 @@ def failing(found: dict[str, Any]) -> set[str]:
     return {name for name, result in found["properties"].items() if result["status"] == "fails"}
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "script",
     [pytest.param(name, marks=() if name == "trains_the_prefetch_twice" else pytest.mark.slow) for name in FAULTS],
@@ -60,11 +60,17 @@ def test_a_planted_fault_is_found_and_no_other(script: str, tries: str, tmp_path
     assert name in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_another_order_at_another_world_size_is_found_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "exercises",
+    [
+        pytest.param(["--exercises=step,workers"], marks=pytest.mark.slow, id="two"),
+        pytest.param([], marks=pytest.mark.soak, id="all"),
+    ],
+)
+def test_another_order_at_another_world_size_is_found_and_nothing_else(exercises: list[str], tmp_path: Path) -> None:
     words = [*TORCHRUN, str(SCRIPTS / "changes_the_order.py"), "{out}"]
-    code, found, printed = check(*words, options=["--workers=1,2", "--exercises=step,workers"], tmp_path=tmp_path)
+    options = ["--workers=1,2", f"--grace={GRACE_S}", *exercises]
+    code, found, printed = check(*words, options=options, tmp_path=tmp_path)
     assert (code, failing(found)) == (1, {"order"}), printed
     assert found["properties"]["order"]["exercise"] == "workers"
 
@@ -108,7 +114,6 @@ def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_first_command_given_again_overwrites_checkpoints(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPTS / "ignores_its_flag.py"), "{out}"]
     again = f"--resume-command={sys.executable} {SCRIPTS / 'exact.py'} {{out}}"
