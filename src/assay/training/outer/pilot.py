@@ -1,7 +1,8 @@
 """Which outer optimizer a short pilot proposes, and when a run is too short for a momentum.
 
 Outer momentum multiplies what the inner steps move, by rate / (1 - momentum) in the end. That helps where the inner
-learning rate is too low, and harms where it is right, so only runs of the recipe itself can tell (docs/benchmarks.md).
+learning rate is low or the weights are trained already, and harms where they move fast, so only runs of the recipe
+itself can tell (docs/outer.md).
 """
 
 import math
@@ -20,6 +21,10 @@ CANDIDATES: tuple[OuterOptimizerConfig, ...] = (
     NesterovConfig(type="nesterov", rate=0.7, momentum=0.9),
 )
 """Optimizers that a pilot compares; rate / (1 - momentum) is 1, 1.4, 1.6 and 7."""
+MAX_FACTOR = 2.0
+"""Largest rate / (1 - momentum) without a warning. In `benchmarks/outer.py loss`, 1.6 was as good as averaging from
+random weights, and 7 was worse than one cluster alone.
+"""
 
 
 class PilotRun(NamedTuple):
@@ -64,18 +69,24 @@ def propose(runs: Sequence[PilotRun]) -> Proposal:
     return Proposal(best.optimizer, reason)
 
 
-def momentum_warning(optimizer: OuterOptimizerConfig, *, num_outer_steps: int) -> str | None:
-    """Return a warning if too few outer steps remain for the momentum; None if there are enough."""
-    least = least_outer_steps(optimizer)
-    if not isinstance(optimizer, NesterovConfig) or num_outer_steps >= least:
-        return None
-    factor = optimizer.rate / (1 - optimizer.momentum)
-    return (
-        f"outer.optimizer.momentum={optimizer.momentum:g}: {num_outer_steps} outer steps remain, and the momentum "
-        f"settles after about {least} (2 / (1 - momentum)). Until then, and beyond if the inner learning rate is "
-        f"right, a step that moves the weights {factor:.2g} times as far as the clusters did costs loss. Use "
-        "outer.optimizer.type=average, a smaller momentum, or a smaller outer.every."
-    )
+def outer_warnings(optimizer: OuterOptimizerConfig, *, num_outer_steps: int) -> list[str]:
+    """Return warnings about a momentum that too few outer steps remain for, or that multiplies changes far."""
+    if not isinstance(optimizer, NesterovConfig):
+        return []
+    momentum, factor = f"outer.optimizer.momentum={optimizer.momentum:g}", optimizer.rate / (1 - optimizer.momentum)
+    least, found = least_outer_steps(optimizer), []
+    if num_outer_steps < least:
+        found.append(
+            f"{momentum}: {num_outer_steps} outer steps remain, and a momentum settles after about {least}, which is "
+            "2 / (1 - momentum). Use outer.optimizer.type=average, a smaller momentum, or a smaller outer.every."
+        )
+    if factor > MAX_FACTOR:
+        found.append(
+            f"{momentum}, rate={optimizer.rate:g}: outer steps move the weights up to {factor:.2g} times as far as the "
+            "clusters do. That costs loss unless the inner learning rate is too low or the weights are trained "
+            "already. Compare it with averaging in a pilot (--pilot), or use outer.optimizer.type=average."
+        )
+    return found
 
 
 def least_outer_steps(optimizer: OuterOptimizerConfig) -> int:
@@ -85,6 +96,7 @@ def least_outer_steps(optimizer: OuterOptimizerConfig) -> int:
 
 
 def optimizer_text(optimizer: OuterOptimizerConfig) -> str:
+    """Return the optimizer with its settings, for a sentence."""
     if isinstance(optimizer, NesterovConfig):
         return f"Nesterov (rate {optimizer.rate:g}, momentum {optimizer.momentum:g})"
     return "averaging"
