@@ -26,6 +26,7 @@ from assay.data.loader.config import LineLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
+from assay.elastic.lane_times import Share
 from assay.evals.compatibility import supported_suite
 from assay.evals.config import read_suite
 from assay.records.commit import Commit, RunFinished
@@ -42,7 +43,7 @@ from assay.training.model_folders import (
     checkpoint_folders,
     digests_of,
 )
-from assay.training.outer.meeting import Meeting, announcement
+from assay.training.outer.meeting import Meeting, announcement, check_puts
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 VALIDATION = "validation"
@@ -87,7 +88,7 @@ def plan_run(
     store_url: str | None,
     cluster_of: ClusterOf | None = None,
 ) -> Run:
-    """Return the validated record of a new run; nothing is written."""
+    """Return the validated record of a new run; nothing is left behind."""
     recipe, dataset = check_recipe(recipe_values)
     check_cluster(recipe, cluster_of)
     LaneShares(recipe.loader.lanes, world_size)
@@ -105,6 +106,7 @@ def plan_run(
     if cluster_of is not None and recipe.outer is not None:
         meeting = Meeting(open_store(cluster_of.meeting_url), cluster_of.cluster, recipe.outer, SystemClock())
         meeting.check(announcement(run, workers=world_size))
+        check_puts(meeting.store)
     return run
 
 
@@ -311,8 +313,14 @@ def _refuse_no_compiler() -> None:
         )
 
 
-def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:
-    """Raise `ConfigError` if the recipe needs whole weights, or gradients that are not summed as a tree."""
+def check_parallel(recipe: Recipe, parallels: Sequence[str], *, share: Share = "equal") -> None:
+    """Raise `ConfigError` if the recipe needs whole weights, equal shares, or gradients not summed as a tree."""
+    if recipe.outer is not None and "fsdp2" in parallels:
+        raise ConfigError("--parallel fsdp2: clusters exchange whole weights (outer). Use --parallel ddp.")
+    if recipe.outer is not None and share == "speed":
+        raise ConfigError(
+            "--share speed: lanes pass between clusters (outer), and each divides its own equally. Use --share equal."
+        )
     if "fsdp2" in parallels and recipe.trainer.gradient_sum != "tree":
         raise ConfigError("--parallel fsdp2 needs trainer.gradient_sum=tree.")
     if "fsdp2" in parallels and recipe.trainer.weights.compute != "float32":

@@ -127,7 +127,7 @@ def _train_run(
     recipe = recipe_of(run)
     for size in (world_size, *policy.world_sizes):
         LaneShares(recipe.loader.lanes, size)
-    check_parallel(recipe, policy.parallel)
+    check_parallel(recipe, policy.parallel, share=policy.share)
     retry_policy = RetryPolicy(policy.store_retry_s, clock=clock)
     log = CommitLog(open_store(run.store_url, retry_policy))
     reject_copy(run)

@@ -5,25 +5,22 @@ entry. Of several clusters one succeeds, and the others read what it put. Waitin
 monotonic clock, so clocks that differ change nothing.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 
 from assay.base.clock import Clock
 from assay.base.config import changed_leaves
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError, StoreError
-from assay.records.outer import OUTER_CLASSES, ClusterAnnounced, OuterBegan, OuterEntry, OuterPart, OuterStep
+from assay.records.outer import ClusterAnnounced, OuterBegan, OuterEntry, OuterPart, OuterStep
 from assay.records.run import Run
-from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
+from assay.store.outer_log import outer_log
 from assay.training.outer.config import OuterConfig
 from assay.training.outer.state import OuterState, divided
 
 READS = 3
 """Reads of a change before its bytes count as corrupt: a connection may damage one."""
-
-_OUTER_LOG: LogKind[OuterEntry, tuple[OuterEntry, ...]] = LogKind(
-    "log of outer steps", OUTER_CLASSES, lambda entries, entry: (*(entries or ()), entry)
-)
 
 
 class Meeting:
@@ -34,7 +31,7 @@ class Meeting:
         self.cluster = cluster
         self._config = config
         self._clock = clock
-        self._log = EntryLog(store, "outer", _OUTER_LOG)
+        self._log = outer_log(store)
 
     def entries(self) -> tuple[OuterEntry, ...]:
         """Return all entries of the log of outer steps."""
@@ -42,7 +39,11 @@ class Meeting:
 
     def check(self, announced: ClusterAnnounced) -> None:
         """Raise `ConfigError` if this cluster cannot take part with the others. Writes nothing."""
-        for other in self.announcements().values():
+        others = self.announcements()
+        if not self.entries():
+            workers = {name: item.workers for name, item in {**others, announced.cluster: announced}.items()}
+            _check_lanes(announced.recipe["loader"]["lanes"], workers)
+        for other in others.values():
             if other.cluster == announced.cluster and other.run_id != announced.run_id:
                 raise ConfigError(
                     f"{self.store.url}: cluster '{other.cluster}' is run '{other.run_id}' there. Give this one another "
@@ -52,16 +53,9 @@ class Meeting:
                 _check_alike(other, announced, self.store.url)
 
     def announce(self, announced: ClusterAnnounced) -> None:
-        """Announce this cluster, once and for all. Raises `ConfigError` as `check` does, or if the store replaces
-        what is there when it is told to put only what is absent."""
+        """Announce this cluster, once and for all. Raises `ConfigError` as `check` does."""
         self.check(announced)
-        key, data = f"clusters/{announced.cluster}.json", announced.to_sealed_json().encode()
-        self.store.put_if_absent(key, data)
-        if self.store.put_if_absent(key, data):
-            raise ConfigError(
-                f"{self.store.url} replaces an object that is to be put only if absent, so two clusters could put the "
-                "same outer step. Use a store with conditional puts (S3, GCS, Azure, MinIO, a shared folder)."
-            )
+        self.store.put_if_absent(f"clusters/{announced.cluster}.json", announced.to_sealed_json().encode())
         self.check(announced)
 
     def announcements(self) -> Mapping[str, ClusterAnnounced]:
@@ -83,12 +77,7 @@ class Meeting:
             if entries or must_wait:
                 return None
             workers = {name: item.workers for name, item in here.items()}
-            if sum(workers.values()) > num_lanes:
-                raise ConfigError(
-                    f"loader.lanes={num_lanes}: the clusters have {sum(workers.values())} workers "
-                    f"({', '.join(f'{name}: {count}' for name, count in workers.items())}), and each needs a lane. Use "
-                    "fewer workers, or a recipe with more lanes."
-                )
+            _check_lanes(num_lanes, workers)
             return OuterBegan(
                 recipe_sha256=recipe_sha256,
                 dataset_fingerprint=own.dataset_fingerprint,
@@ -174,6 +163,20 @@ class Meeting:
         return OuterPart.from_json(self.store.get(key), source=key) if self.store.exists(key) else None
 
 
+def check_puts(store: ObjectStore) -> None:
+    """Raise `ConfigError` if the store replaces what is to be put only if absent. Leaves nothing there."""
+    key = f"probes/{secrets.token_hex(8)}"
+    try:
+        store.put_if_absent(key, b"first")
+        if store.put_if_absent(key, b"second"):
+            raise ConfigError(
+                f"--meet {store.url}: it replaces an object that is to be put only if absent, so two clusters could "
+                "put the same outer step. Use a store with conditional puts (S3, GCS, Azure, MinIO, a shared folder)."
+            )
+    finally:
+        store.delete(key)
+
+
 def announcement(run: Run, *, workers: int) -> ClusterAnnounced:
     """Return the announcement of a cluster's run."""
     assert run.cluster_of is not None
@@ -197,14 +200,23 @@ def _part_key(outer_step: int, cluster: str) -> str:
     return f"parts/{outer_step:08d}-{cluster}.json"
 
 
+def _check_lanes(num_lanes: int, workers: Mapping[str, int]) -> None:
+    if sum(workers.values()) > num_lanes:
+        raise ConfigError(
+            f"loader.lanes={num_lanes}: the clusters have {sum(workers.values())} workers "
+            f"({', '.join(f'{name}: {count}' for name, count in workers.items())}), and each needs a lane. Use "
+            "fewer workers, or a recipe with more lanes."
+        )
+
+
 def _check_alike(other: ClusterAnnounced, own: ClusterAnnounced, url: str) -> None:
     """Raise `ConfigError` unless two clusters train one recipe on one dataset with one release."""
     if changes := changed_leaves(dict(other.recipe), dict(own.recipe)):
         key, (other_value, own_value) = next(iter(changes.items()))
         more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
         raise ConfigError(
-            f"{url}: cluster '{other.cluster}' trains with {key}={other_value}, this one with {key}={own_value}{more}. All "
-            "clusters train one recipe."
+            f"{url}: cluster '{other.cluster}' trains with {key}={other_value}, this one with {key}={own_value}"
+            f"{more}. All clusters train one recipe."
         )
     for what, other_value, own_value in (
         ("dataset", other.dataset_fingerprint[:12], own.dataset_fingerprint[:12]),
@@ -212,5 +224,6 @@ def _check_alike(other: ClusterAnnounced, own: ClusterAnnounced, url: str) -> No
     ):
         if other_value != own_value:
             raise ConfigError(
-                f"{url}: cluster '{other.cluster}' has {what} {other_value}, this one {own_value}. All clusters need the same."
+                f"{url}: cluster '{other.cluster}' has {what} {other_value}, this one {own_value}. All "
+                "clusters need the same."
             )
