@@ -3,7 +3,7 @@
     clusters/CLUSTER.json            a cluster announces itself
     changes/SHA256                   the quantised change of the weights that a cluster trained
     parts/00000012-CLUSTER.json      what it trained between the outer steps 11 and 12
-    requests/00000012-CLUSTER.json   a cluster without lanes requests some from outer step 13 on
+    requests/00000012-CLUSTER.json   a cluster without lanes requests some, from outer step 14 on
     outer/00000012.json              outer step 12: the parts that it consists of, and the lanes of the next one
 
 All are put only if absent, in a store that all clusters reach. Entry 0 of `outer/` begins the run. Of the clusters that

@@ -114,15 +114,18 @@ def _difference(part: OuterPart, steps: LaneSteps, expected: Receipt) -> str:
 
 
 def _problems_of_chain(parts: Sequence[OuterPart]) -> Iterator[str]:
-    """Each part of a cluster begins with the moments that its last named part ended with."""
+    """Each part of a cluster begins with the moments that its last named part ended with, or with those of a new
+    optimizer, which are the same in all clusters."""
     last: dict[str, OuterPart] = {}
     weights: dict[int, OuterPart] = {}
     for part in parts:
         before = last.get(part.cluster)
-        if before is not None and before.last_moments_digest != part.moments_digest:
+        expected = parts[0].moments_digest if before is None else before.last_moments_digest
+        if part.moments_digest != expected:
+            of = "a new optimizer" if before is None else f"outer step {before.outer_step}, its last part"
             yield (
-                f"outer step {part.outer_step}: cluster '{part.cluster}' did not begin with the moments of outer step "
-                f"{before.outer_step}, its last part: it kept those of a part that came too late, or is another program"
+                f"outer step {part.outer_step}: cluster '{part.cluster}' did not begin with the moments of {of}: it "
+                "kept those of a part that came too late, or is another program"
             )
         first = weights.setdefault(part.outer_step, part)
         if first.weights_digest != part.weights_digest:

@@ -103,9 +103,9 @@ class ClusterTrainer:
         self._resize()
         self._inner.saver.restore(commit)
 
-    def train(self) -> Outcome:
-        """Train to the last step of all lanes, or until a stop request; all steps are committed."""
-        while not self._state.is_done:
+    def train(self, last_outer_step: int | None = None) -> Outcome:
+        """Train to the last step of all lanes, to an outer step, or until a stop request; all steps are committed."""
+        while not self._state.is_done and self._state.outer_step != last_outer_step:
             if self._take_outer_step() == "stopped":
                 return "stopped"
         return "finished"
@@ -188,7 +188,7 @@ class ClusterTrainer:
             change_sha256=sha256_of_bytes(change),
             num_bytes=len(change),
             weights_digest=outer.digest(),
-            moments_digest=outer.accepted_digest(),
+            moments_digest=outer.first_moments_digest(),
             last_moments_digest=outer.moments_digest(),
             inner_s=self._inner_s,
         )
@@ -203,7 +203,7 @@ class ClusterTrainer:
                 self._check_deadline()
                 self._meeting.put_part(part, change)
             else:
-                deadline_s = PATIENCE * max(deadline_s, *self._inner_seconds())
+                deadline_s = PATIENCE * max([deadline_s, *self._inner_seconds()])
                 if not self._lanes:
                     self._meeting.request_lanes(self._state)
         while True:
@@ -275,14 +275,16 @@ class ClusterTrainer:
 
     @property
     def _slots(self) -> tuple[int, ...]:
-        return slots_of(self._lanes, self._num_lanes)
+        return slots_of(self._lanes, num_lanes=self._num_lanes, world_size=self._ranks.world_size)
 
     def _is_named(self, entry: OuterStep) -> bool:
         return any(part.cluster == self._meeting.cluster for part in entry.parts)
 
     def _schedule_step(self, step: int) -> int:
         """Return the learning rate's step: the mean position of all lanes, and the inner steps since."""
-        return self._state.schedule_step + step - self._state.outer_step * self._round_steps
+        num_inner = step - self._state.outer_step * self._round_steps
+        # Lanes that lag behind have inner steps left when the mean position is close to the last step.
+        return min(self._state.schedule_step + num_inner, self._state.lane_steps)
 
     def _inner_seconds(self) -> list[float]:
         """Return the durations of the inner steps in the last entry."""
@@ -291,7 +293,8 @@ class ClusterTrainer:
 
     def _check_deadline(self) -> None:
         """Raise `ConfigError` if the deadline is shorter than the first inner steps took."""
-        if self._state.outer_step == 0 and self._inner_s > self._config.deadline_s:
+        is_first = self._state.outer_step == 0 and not self._context.is_replay
+        if is_first and self._inner_s > self._config.deadline_s:
             raise ConfigError(
                 f"outer.deadline_s={self._config.deadline_s:g}: {self._config.every} inner steps take "
                 f"{duration_text(self._inner_s)} here, so a cluster that dies once would miss every deadline. Use "

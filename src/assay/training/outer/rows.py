@@ -10,12 +10,12 @@ from assay.records.cursor import Cursor
 from assay.training.outer.state import OuterState
 
 
-def slots_of(lanes: Sequence[int], num_lanes: int) -> tuple[int, ...]:
-    """Return the lanes of a cluster as the leaves of a sum's binary tree: as many as a power of two.
+def slots_of(lanes: Sequence[int], *, num_lanes: int, world_size: int) -> tuple[int, ...]:
+    """Return the lanes of a cluster as the leaves of a sum's binary tree: as many as a power of two, and one a rank.
 
     Slots beyond the cluster's lanes have numbers beyond `num_lanes` and no rows.
     """
-    size = 1 << max(0, len(lanes) - 1).bit_length()
+    size = 1 << (max(len(lanes), world_size) - 1).bit_length()
     return (*lanes, *range(num_lanes, num_lanes + size - len(lanes)))
 
 

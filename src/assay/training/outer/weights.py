@@ -3,6 +3,7 @@
     weights    the outer weights, with which the inner steps began
     momentum   of the outer optimizer, if it has one
     moments    of the inner optimizer, after the last part of this cluster that an entry names
+    first      digest of the moments with which the inner steps began
     weight     what the inner steps so far were trained on: rows, tokens or pairs
 
 If an outer step does not name the cluster, its model returns to `weights` and its optimizer to `moments`.
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.base.shapes import Float
+from assay.base.shapes import Float, UInt8
 from assay.training.checkpoint.parts import State, StatefulPart
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.outer.config import OuterOptimizerConfig
@@ -36,6 +37,11 @@ class OuterWeights:
         self.weights: Weights = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         self.momentum = self._update.momentum_of(self.weights)
         self.moments = deepcopy(optimizer.state())
+        # PyTorch fills the state of a new AdamW by a step with zero gradients, which its step count would include.
+        for _, tensor in _tensors(self.moments["state"]):
+            tensor.zero_()
+        self.return_to_moments()
+        self._first_digest = self._digest_of_moments()
         self._weight = torch.zeros((), dtype=torch.int64)
 
     def state(self) -> State:
@@ -44,13 +50,14 @@ class OuterWeights:
             "weights": self.weights,
             "momentum": self.momentum,
             "moments": self.moments,
+            "first": self._first_digest,
             "weight": self._weight,
         }
 
     def restore(self, state: State) -> None:
         """See `StatefulPart`."""
-        self.weights, self.momentum, self.moments, self._weight = (
-            state[name] for name in ("weights", "momentum", "moments", "weight")
+        self.weights, self.momentum, self.moments, self._first_digest, self._weight = (
+            state[name] for name in ("weights", "momentum", "moments", "first", "weight")
         )
 
     @property
@@ -79,19 +86,23 @@ class OuterWeights:
             self._update.update(self.weights, self.momentum, changes)
         for name, parameter in self._parameters.items():
             parameter.copy_(self.weights[name])
+        self._first_digest = self._digest_of_moments()
         self._weight.zero_()
 
     def digest(self) -> str:
         """Return the digest of the outer weights."""
         return weights_digest(self.weights)
 
-    def accepted_digest(self) -> str:
-        """Return the digest of the moments to return to."""
-        return weights_digest(dict(_tensors(self.moments)))
+    def first_moments_digest(self) -> str:
+        """Return the digest of the moments that the optimizer had before the inner steps."""
+        return bytes(self._first_digest.tolist()).hex()
 
     def moments_digest(self) -> str:
         """Return the digest of the optimizer's moments."""
         return weights_digest(dict(_tensors(self._optimizer.state())))
+
+    def _digest_of_moments(self) -> UInt8[Tensor, "byte"]:
+        return torch.tensor(list(bytes.fromhex(self.moments_digest())), dtype=torch.uint8)
 
 
 def _tensors(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
