@@ -121,6 +121,30 @@ class ReplayReport(Record):
     explanation: Explanation | None = None
 
 
+class PartReplay(Record):
+    """What a cluster trained between two outer steps, trained again."""
+
+    outer_step: PositiveInt
+    cluster: str
+    differing: tuple[str, ...]
+    """Fields of its part that came out different, e.g. `change_sha256`; empty: equal bits."""
+
+
+class OuterReplayReport(Record):
+    """A replay of all clusters' parts of outer steps."""
+
+    run_id: str
+    first_outer_step: PositiveInt
+    last_outer_step: PositiveInt
+    recorded_code_version: str
+    code_version: str
+    verdict: Verdict
+    parts: tuple[PartReplay, ...]
+    """In the order of the clusters' names."""
+    weights: Compared | None
+    """The weights after the last outer step; null: the run has no commit of it."""
+
+
 class RolloutReport(Record):
     """A rollout, generated again."""
 

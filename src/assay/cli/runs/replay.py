@@ -11,7 +11,7 @@ from assay.cli.parameters import RUN_OR_SESSION, current_home, current_sessions,
 from assay.reporting.values import one_line
 
 if TYPE_CHECKING:
-    from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
+    from assay.records.replay import OperatorWatchReport, OuterReplayReport, ReplayReport, RowSearch
 
 MAX_ROWS = 20
 _AS_WRITTEN = (
@@ -22,7 +22,12 @@ _AS_WRITTEN = (
 
 @click.command()
 @click.argument("run_id", metavar="RUN", type=RUN_OR_SESSION)
-@click.option("--step", required=True, type=int, help="Step to replay (the first is 1).")
+@click.option("--step", type=int, help="Step to replay (the first is 1).")
+@click.option(
+    "--outer",
+    metavar="N",
+    help="Outer step to replay instead, or 'all': every cluster's part, from the record where the clusters met.",
+)
 @click.option("--through", type=int, help="Continue to this step, e.g. one whose weights are on record.")
 @click.option("--lane", type=int, help="Also compute this lane of the step separately.")
 @click.option("--attempt", type=int, help="Attempt to compare with; by default the one that committed the step.")
@@ -38,7 +43,8 @@ _AS_WRITTEN = (
 @json_option
 def replay(
     run_id: str,
-    step: int,
+    step: int | None,
+    outer: str | None,
     through: int | None,
     lane: int | None,
     attempt: int | None,
@@ -56,7 +62,16 @@ def replay(
 
     RUN may be a session of the Tinker API, or SESSION:train:NUMBER if it has several models. Its steps are the
     'optim_step' requests; every result since the newest stored state is compared.
+
+    --outer N trains what each cluster trained for outer step N again, from the log where the clusters met.
     """
+    if (step is None) == (outer is None):
+        raise ConfigError("give --step N, or --outer N for a run of several clusters.")
+    if outer is not None:
+        if any((through, lane is not None, attempt, watch, audit_ops, bisect, explain, keep)):
+            raise ConfigError("--outer replays whole outer steps: leave the options of a single --step out.")
+        _replay_outer(run_id, outer, as_json=as_json)
+    assert step is not None
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops exclude each other: give one of them.")
     if is_session(run_id):
@@ -106,6 +121,38 @@ def replay(
     _print_and_exit(report, as_json)
 
 
+def _replay_outer(run_id: str, outer: str, *, as_json: bool) -> NoReturn:
+    if outer != "all" and not outer.isdecimal():
+        raise ConfigError(f"--outer {outer}: give the number of an outer step, or 'all'.")
+    from assay.workflows.outer_replay import replay_outer
+    from assay.workflows.run import load_run
+
+    report = replay_outer(load_run(current_home(), run_id), None if outer == "all" else int(outer))
+    print_view(report, lambda found: click.echo(_outer_text(found)), as_json=as_json)
+    sys.exit(1 if report.verdict == "differs" else 0)
+
+
+def _outer_text(report: "OuterReplayReport") -> str:
+    steps = f"outer step {report.last_outer_step}"
+    if report.first_outer_step != report.last_outer_step:
+        steps = f"outer steps {report.first_outer_step} to {report.last_outer_step}"
+    head = f"{_verdict_text(report.verdict)}  {report.run_id}, {steps}: {len(report.parts)} parts of clusters"
+    lines = [
+        f"  {'≠' if part.differing else '='} outer step {part.outer_step}, cluster {part.cluster}"
+        + (f": {', '.join(part.differing)}" if part.differing else "")
+        for part in report.parts
+    ]
+    if report.weights is not None:
+        sign = "=" if report.weights.is_equal else "≠"
+        lines.append(f"  {sign} weights after outer step {report.last_outer_step}: {report.weights.replayed}")
+    return "\n".join([head, *lines])
+
+
+def _verdict_text(verdict: str) -> str:
+    colour = {"equal": "green", "differs": "red", "not recorded": "yellow"}[verdict]
+    return click.style(verdict.upper(), fg=colour, bold=True)
+
+
 def _replay_session(
     name: str, step: int, through: int | None, *, watch: bool, audit_ops: bool, as_json: bool
 ) -> NoReturn:
@@ -137,10 +184,9 @@ def print_replay(report: "ReplayReport") -> None:
 
 
 def _text(report: "ReplayReport") -> str:
-    colour = {"equal": "green", "differs": "red", "not recorded": "yellow"}[report.verdict]
     origin = f"the commit of step {report.from_step}" if report.from_step else "the starting weights"
     lines = [
-        f"{click.style(report.verdict.upper(), fg=colour, bold=True)}  {report.run_id}, step {report.step}, "
+        f"{_verdict_text(report.verdict)}  {report.run_id}, step {report.step}, "
         f"replayed from {origin}: {report.compared} numbers compared"
     ]
     if report.recorded_code_version not in ("", report.code_version):

@@ -34,6 +34,26 @@ from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 
 
+@contextmanager
+def lone_rank(config: TrainerConfig) -> Iterator[Ranks]:
+    """Yield this process as the only rank of a process group, with the threads of one rank of the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = Ranks.join(
+            rank=0,
+            world_size=1,
+            rendezvous=(Path(folder) / "meeting").as_uri(),
+            num_threads=config.threads_per_rank,
+        )
+        try:
+            yield ranks
+        finally:
+            ranks.leave()
+            if config.compile:
+                from assay.models.compiled import disable_compiled_layers
+
+                disable_compiled_layers()
+
+
 class Replayer:
     """Holds a run's state at one step and runs the next ones."""
 
@@ -60,26 +80,13 @@ class Replayer:
         cls, method: Method, loader: Loader, log: CommitLog, config: TrainerConfig, *, seed: int
     ) -> Iterator[Self]:
         """Yield a replayer with the initial weights, as the only rank of a process group."""
-        with tempfile.TemporaryDirectory() as folder:
-            ranks = Ranks.join(
-                rank=0,
-                world_size=1,
-                rendezvous=(Path(folder) / "meeting").as_uri(),
-                num_threads=config.threads_per_rank,
-            )
-            replayer = None
+        with lone_rank(config) as ranks:
+            replayer = cls(RankContext(ranks, method, loader, config, seed, log, SystemClock(), is_replay=True))
             try:
-                replayer = cls(RankContext(ranks, method, loader, config, seed, log, SystemClock(), is_replay=True))
                 yield replayer
             finally:
-                if replayer is not None:
-                    replayer._saver.close()
-                    replayer._lane_sum.close()
-                ranks.leave()
-                if config.compile:
-                    from assay.models.compiled import disable_compiled_layers
-
-                    disable_compiled_layers()
+                replayer._saver.close()
+                replayer._lane_sum.close()
 
     def restore(self, commit: Commit) -> None:
         self._saver.restore(commit)

@@ -1,0 +1,72 @@
+"""Replays outer steps of a run over several clusters: every cluster's parts, from the record and the dataset alone."""
+
+from pathlib import Path
+
+from assay.base.clock import SystemClock
+from assay.base.code_version import code_version
+from assay.base.errors import ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.loader import Loader
+from assay.elastic.capsules import nearest_commit
+from assay.records.commit import Commit
+from assay.records.replay import Compared, OuterReplayReport, PartReplay
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
+from assay.training.methods.registry import method_of
+from assay.training.model_folders import check_unchanged
+from assay.training.outer.meeting import Meeting
+from assay.training.outer.replay import OuterReplayer, clusters_of
+from assay.training.recipe import recipe_of
+from assay.training.replay.replayer import lone_rank
+from assay.training.trainer.context import RankContext
+
+
+def replay_outer(run: Run, outer_step: int | None) -> OuterReplayReport:
+    """Replay all clusters' parts of an outer step, or of all that were taken, and compare them with the record.
+
+    A cluster's moments follow from all its earlier parts, so these are trained as well: from the start, or from a
+    commit before, which this run has of its own cluster only.
+    """
+    of, recipe = run.cluster_of, recipe_of(run)
+    if of is None or recipe.outer is None:
+        raise ConfigError(f"run '{run.run_id}' takes no outer steps: it trains on one cluster. Replay a step (--step).")
+    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer, SystemClock())
+    entries = meeting.entries()
+    first, last = outer_step or 1, len(entries) - 1 if outer_step is None else outer_step
+    if not 1 <= last < len(entries):
+        raise ConfigError(f"--outer {last}: the clusters took outer steps 1 to {max(0, len(entries) - 1)} so far.")
+    check_unchanged(run, recipe)
+    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
+    loader, log = Loader(view, recipe.loader, recipe.method.columns), CommitLog(open_store(run.store_url))
+    round_steps, parts, digest = recipe.outer.every + 1, list[PartReplay](), ""
+    with lone_rank(recipe.trainer) as ranks:
+        context = RankContext(
+            ranks, method_of(recipe.method), loader, recipe.trainer, recipe.seed, log, SystemClock(), is_replay=True
+        )
+        replayer = OuterReplayer(context, recipe.outer, meeting)
+        for cluster in clusters_of(entries, range(first, last + 1)):
+            commit = nearest_commit(log, (first - 1) * round_steps + 1) if cluster == of.cluster else None
+            found, digest = replayer.replay(cluster, last, commit)
+            parts += [part for part in found if part.outer_step >= first]
+    weights = _compared_weights(log, last * round_steps, digest) if parts else None
+    differs = any(part.differing for part in parts) or (weights is not None and not weights.is_equal)
+    return OuterReplayReport(
+        run_id=run.run_id,
+        first_outer_step=first,
+        last_outer_step=last,
+        recorded_code_version=run.code_version,
+        code_version=code_version(),
+        verdict="differs" if differs else "equal" if parts else "not recorded",
+        parts=tuple(parts),
+        weights=weights,
+    )
+
+
+def _compared_weights(log: CommitLog, step: int, replayed: str) -> Compared | None:
+    recorded = [entry.weights_digest for entry in log.entries() if isinstance(entry, Commit) and entry.step == step]
+    if not recorded:
+        return None
+    is_equal = recorded[-1] == replayed
+    return Compared(step=step, quantity="weights_digest", recorded=recorded[-1], replayed=replayed, is_equal=is_equal)
