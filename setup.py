@@ -1,4 +1,4 @@
-"""Appends the git commit to the version of a build, 0.1.0+g3f2a91c, so that two builds of one release differ.
+"""Appends the git commit to the version of a build, 1.0.0+g3f2a91c, so that two builds of one release differ.
 
 An image is built without git: the Containerfile takes the commit as a build argument and passes it in ASSAY_COMMIT.
 """

@@ -1,27 +1,34 @@
-"""What is built is what a user gets: the wheel, installed by itself, holds all that the command needs."""
+"""What is built is what a user gets: wheel and source distribution, each installed by itself, hold all that the command
+needs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dockerfile
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RELEASE = PROJECT["version"]
 
 
 def copy_sources(folder: Path) -> Path:
     """Copy what an image is built from, so that the checkout stays as it is."""
     folder.mkdir()
-    for line in (ROOT / "Containerfile").read_text().splitlines():
-        for name in line.split()[1:-1] if line.startswith("COPY") else ():
+    for step in dockerfile.parse_file(str(ROOT / "Containerfile")):
+        for name in step.value[:-1] if step.cmd == "COPY" else ():
             if (ROOT / name).is_dir():
                 ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
                 shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -44,9 +51,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    program = f"from setuptools import build_meta; print(build_meta.build_sdist({str(folder)!r}))"
+    source = copy_sources(folder / "source")
+    environment = {**os.environ, "ASSAY_COMMIT": "abc1234"}
+    subprocess.run([sys.executable, "-c", program], cwd=source, check=True, env=environment, capture_output=True)
+    return next(folder.glob("assay-*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Runs the installed command, away from the checkout; what it needs is borrowed from this environment."""
-    folder = tmp_path_factory.mktemp("installed")
+    return install(wheel, tmp_path_factory.mktemp("installed"))
+
+
+def install(wheel: Path, folder: Path) -> Callable[..., str]:
+    """Install into a fresh environment; return what runs the command there, away from the checkout.
+
+    What it needs is borrowed from this environment.
+    """
     venv.create(folder / "venv", with_pip=True)
     programs = folder / "venv" / "bin"
     subprocess.run([programs / "pip", "install", "--quiet", "--no-deps", wheel], check=True)
@@ -78,7 +101,7 @@ def test_the_command_runs_from_the_wheel(
     installed: Callable[..., str], tiny_recipe_tree: dict[str, Any], tmp_path: Path
 ) -> None:
     assert "site-packages/assay" in installed("-c", "import assay; print(assay.__path__[0])", program="python")
-    assert installed("--version").startswith("assay, version 0.")
+    assert installed("--version").startswith(f"assay, version {RELEASE}")
     assert "train" in installed("--help")
     installed("plan", "new", tmp_path / "program.yaml")
     assert "activities:" in (tmp_path / "program.yaml").read_text()
@@ -86,6 +109,33 @@ def test_the_command_runs_from_the_wheel(
     installed("train", tmp_path / "recipe.yaml", "--run-id", "tiny")
     installed("report", "tiny", "--out", tmp_path / "report.html")
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_source_distribution_installs_as_the_wheel_does(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    run = install(build(sdist, tmp_path / "built"), tmp_path)
+    assert run("--version") == f"assay, version {RELEASE}+gabc1234\n"
+    run("plan", "new", tmp_path / "program.yaml")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/src/")[2] for name in archive.getnames()}
+    assert {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("assay/")} - names == set()
+
+
+def test_the_container_file_is_read_by_dockers_parser_and_installs_extras_that_exist() -> None:
+    steps = dockerfile.parse_file(str(ROOT / "Containerfile"))
+    commands = [step.value[0] for step in steps if step.cmd == "RUN"]
+    for command in commands:
+        subprocess.run(["sh", "-n", "-c", command], check=True)
+    (extras,) = re.findall(r"pip install .*\.\[([\w,]+)\]", " ".join(commands))
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    assert steps[-1].cmd == "ENTRYPOINT" and set(steps[-1].value) <= set(PROJECT["scripts"])
+    assert [step.value[0] for step in steps if step.cmd == "USER"] == ["1000"], "it does not run as root"
+
+
+def test_the_release_has_notes_and_its_way_to_upgrade() -> None:
+    assert f"\n## {RELEASE}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"# Upgrade to {RELEASE}\n" in (ROOT / "docs" / "upgrades" / f"{RELEASE}.md").read_text()
 
 
 @pytest.mark.slow

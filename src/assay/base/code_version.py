@@ -6,7 +6,7 @@ from pathlib import Path
 
 @cache
 def code_version() -> str:
-    """Return `0.1.0+g3f2a91c`, with `.dirty` where files differed from the commit; `0.1.0` if nobody knows it.
+    """Return `1.0.0+g3f2a91c`, with `.dirty` where files differed from the commit; `1.0.0` if nobody knows it.
 
     Only a checkout of assay itself counts: a wheel may be installed inside the checkout of something else.
     """
