@@ -23,8 +23,8 @@ class NesterovConfig(FrozenConfig):
     type: Literal["nesterov"]
 
     rate: PositiveFloat
-    """Learning rate of an outer step; the mean change itself is 1 with momentum 0. After about
-    2 / (1 - momentum) outer steps, a steady change moves the weights rate / (1 - momentum) times.
+    """Factor of a mean change; 1 with momentum 0 is averaging. A change that stays the same moves the weights
+    rate / (1 - momentum) times as far, after about 2 / (1 - momentum) outer steps.
     """
 
     momentum: float = Field(ge=0.0, lt=1.0)
