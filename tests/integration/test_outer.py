@@ -108,3 +108,22 @@ def test_clusters_of_other_sizes_that_die_end_with_the_weights_of_undisturbed_on
     second.wait()
     outcomes = {cluster.outcome() for cluster in [*undisturbed, first, second]}
     assert len(outcomes) == 1 and outcomes.pop()[1] == "pass"
+    everything = first.show("replay", "run-a", "--outer", "all")
+    assert (everything["verdict"], len(everything["parts"])) == ("equal", 8) and everything["weights"]["is_equal"]
+    third = second.show("replay", "run-b", "--outer", "3")
+    assert (third["verdict"], [part["cluster"] for part in third["parts"]]) == ("equal", ["a", "b"])
+
+
+def test_a_cluster_that_returns_with_more_workers_than_lanes_trains_on(clusters: Clusters) -> None:
+    first, second = clusters("ab", deadline_s=20.0, absent_after=1)
+    first.start()
+    second.start()
+    wait_until((first.folder / "meet" / "outer" / "00000001.json").exists)
+    second.kill()
+    wait_until((first.folder / "meet" / "outer" / "00000003.json").exists)
+    second.start(workers=4)
+    first.wait()
+    second.wait()
+    outcomes = {cluster.outcome() for cluster in (first, second)}
+    assert len(outcomes) == 1 and outcomes.pop()[1] == "pass"
+    assert first.show("replay", "run-a", "--outer", "all")["verdict"] == "equal"
