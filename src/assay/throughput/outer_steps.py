@@ -1,7 +1,7 @@
 """Forecasts a recipe over several clusters: with outer steps, synchronous, and on one cluster alone.
 
-    a cluster:  inner steps | commit | its change up | the others' changes down | inner steps | ...
-                              '------------------ pause ------------------'
+    a cluster:  inner steps | commit | encode | its change up | the others' down | decode | inner steps | ...
+                              '------------------------ pause ------------------------'
 
 Nothing of a pause overlaps with inner steps. All clusters are assumed to be equally fast, behind equal links to the
 store where they meet. What outer steps cost in loss is not modelled.
@@ -30,6 +30,8 @@ MOST_WAITING = 0.05
 """Share of the time in pauses up to which `outer.every` is advised."""
 NUM_REQUESTS = 9
 """Requests of an outer step in a row, and four for each cluster: parts, entries, lists and changes."""
+ENCODING_S, DECODING_S = 20e-9, 3e-9
+"""Assumed for each weight: to encode and digest the own change, and to decode and add a cluster's, on one core."""
 SPREAD_DEVIATIONS = 3
 """Standard deviations by which two clusters may differ in the time of their inner steps, without a late part."""
 
@@ -43,11 +45,13 @@ def forecast_clusters(
 ) -> Iterator[ClustersForecast]:
     """Yield the forecast for clusters of each size; `sizes` are the forecasts of one cluster alone."""
     cluster = cluster._replace(failures_per_node_h=0.0)  # which concern the whole run, and not a step
-    num_bytes = change_bytes(calibration.gradient_bytes // FLOAT_BYTES, config)
+    num_weights = calibration.gradient_bytes // FLOAT_BYTES
+    num_bytes = change_bytes(num_weights, config)
     up_s, others = num_bytes / link.bytes_per_s, config.clusters - 1
     requests_s = 2 * link.latency_s * (4 * config.clusters + NUM_REQUESTS)
     commit_s = calibration.commit_held_s + calibration.commit_written_s
-    pause_s = commit_s + up_s * (1 + others) + requests_s
+    encoding_s, decoding_s = num_weights * ENCODING_S, num_weights * DECODING_S * config.clusters
+    pause_s = commit_s + encoding_s + up_s * (1 + others) + requests_s + decoding_s
     for alone in sizes:
         [inner] = forecast(cluster_share(calibration, config.clusters), [alone.world_size], cluster).sizes
         together = _synchronous(calibration, alone.world_size, cluster, link, config)
@@ -70,7 +74,12 @@ def forecast_clusters(
             waiting_share=pause_s / (round_s + pause_s),
             advised_every=math.ceil((1 - MOST_WAITING) / MOST_WAITING * pause_s / inner_s),
             least_deadline_s=max(round_s, up_s + requests_s + spread_s),
-            deadline_after_death_s=cluster.restarts_s(calibration) + round_s + commit_s + up_s + requests_s,
+            deadline_after_death_s=cluster.restarts_s(calibration)
+            + round_s
+            + commit_s
+            + encoding_s
+            + up_s
+            + requests_s,
         )
 
 

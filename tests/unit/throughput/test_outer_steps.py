@@ -16,6 +16,9 @@ LINK = NetworkLink(bytes_per_s=1e6, latency_s=0.0)
 FAST = NetworkLink(bytes_per_s=1e15, latency_s=0.0)
 CLUSTER = Cluster(8, FAST, FAST)
 NUM_WEIGHTS = 64 * 32_768
+TRANSFER_S = (NUM_WEIGHTS / 2 + 2 * NUM_WEIGHTS / BLOCK) / 1e6
+"""1.05 MB of codes and 65 kB of scales at 1 MB/s."""
+ENCODING_S, DECODING_S = NUM_WEIGHTS * 20e-9, NUM_WEIGHTS * 3e-9
 CALIBRATION = calibration_of(
     equal_steps(8, 0.1, fixed_s=0.2),
     buckets=(GradientBucket(num_bytes=4 * NUM_WEIGHTS, before_last_s=0.0),),
@@ -41,15 +44,13 @@ def test_the_bytes_of_a_change_are_those_of_its_file(bits) -> None:
 
 
 def test_a_step_is_an_inner_step_and_its_part_of_a_commit_and_an_exchange() -> None:
-    """Four lanes of 0.1 s and 0.2 s of all else; 1.05 MB of codes and 65 kB of scales, up and down, at 1 MB/s."""
-    config = OuterConfig(every=25)
-    found = clusters_of(config)
-    transfer_s = (NUM_WEIGHTS / 2 + 2 * NUM_WEIGHTS / BLOCK) / 1e6
-    assert found.pause_s == pytest.approx(1.5 + 2 * transfer_s)
+    """Four lanes of 0.1 s and 0.2 s of all else; a change goes up, and one comes down."""
+    found = clusters_of(OuterConfig(every=25))
+    assert found.pause_s == pytest.approx(1.5 + ENCODING_S + 2 * TRANSFER_S + 2 * DECODING_S)
     outer = found.trainings["outer_steps"]
     assert outer.step_s.value == pytest.approx(0.6 + found.pause_s / 25)
     assert outer.rows_per_s == pytest.approx(32 / outer.step_s.value)
-    assert outer.sent_bytes == outer.received_bytes == round(transfer_s * 1e6 / 25)
+    assert outer.sent_bytes == outer.received_bytes == round(TRANSFER_S * 1e6 / 25)
     assert found.waiting_share == pytest.approx(found.pause_s / (15 + found.pause_s))
 
 
@@ -66,7 +67,7 @@ def test_synchronous_training_sends_all_gradients_in_each_step() -> None:
 def test_each_cluster_reads_the_changes_of_all_others() -> None:
     """Of eight lanes the busiest of three clusters has three."""
     two_clusters, three = (clusters_of(OuterConfig(every=25, clusters=clusters)) for clusters in (2, 3))
-    assert (three.pause_s - 1.5) / (two_clusters.pause_s - 1.5) == pytest.approx(3 / 2)
+    assert three.pause_s - two_clusters.pause_s == pytest.approx(TRANSFER_S + DECODING_S)
     outer = three.trainings["outer_steps"]
     assert outer.received_bytes == pytest.approx(2 * outer.sent_bytes, abs=1)
     assert outer.step_s.value == pytest.approx(0.5 + three.pause_s / 25)
@@ -86,9 +87,8 @@ def test_each_request_takes_its_way_there_and_back() -> None:
 
 def test_a_deadline_holds_the_inner_steps_of_a_cluster_that_dies_once() -> None:
     found = clusters_of(OuterConfig(every=25))
-    transfer_s = (found.pause_s - 1.5) / 2
     assert found.least_deadline_s == pytest.approx(25 * 0.6)
-    assert found.deadline_after_death_s == pytest.approx(20 + 25 * 0.6 + 1.5 + transfer_s)
+    assert found.deadline_after_death_s == pytest.approx(20 + 25 * 0.6 + 1.5 + ENCODING_S + TRANSFER_S)
 
 
 def test_a_deadline_holds_the_transfer_and_how_much_clusters_differ() -> None:
@@ -96,7 +96,7 @@ def test_a_deadline_holds_the_transfer_and_how_much_clusters_differ() -> None:
     calibration = calibration_of(timed([[0.001] * 8, [0.003] * 8] * 4), buckets=CALIBRATION.buckets)
     found = clusters_of(OuterConfig(every=4), calibration=calibration)
     inner_s = 4 * 0.002
-    assert found.least_deadline_s == pytest.approx(found.pause_s / 2 + 3 * np.sqrt(2 * 4) * inner_s / 2)
+    assert found.least_deadline_s == pytest.approx(TRANSFER_S + 3 * np.sqrt(2 * 4) * inner_s / 2)
 
 
 def test_a_cluster_reads_its_share_of_the_rows_meanwhile() -> None:
