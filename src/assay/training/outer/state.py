@@ -54,7 +54,8 @@ class OuterState:
             if tuple(steps.lane for steps in part.lanes) != self.lanes.get(part.cluster):
                 raise DataError(f"{where}: the lanes of cluster '{part.cluster}' are those of another cluster or step.")
             for steps in part.lanes:
-                if (steps.from_step, steps.to_step) != self.planned(steps.lane):
+                # A lane that the entry names twice has another position the second time.
+                if (steps.from_step, steps.to_step) != (positions[steps.lane], self.planned(steps.lane)[1]):
                     raise DataError(
                         f"{where}: cluster '{part.cluster}' trained steps {steps.from_step} to {steps.to_step} of lane "
                         f"{steps.lane}, which stands at {positions[steps.lane]} of {self.lane_steps}: rows would be "
