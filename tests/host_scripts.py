@@ -43,13 +43,13 @@ class Attempts:
         self.first_steps.append(min(steps, default=0))
         self.trained = {step: rows for step, rows in self.trained.items() if step < self.first_steps[-1]} | steps
 
-    def faults(self) -> dict[int, Counter[int]]:
-        """Epoch -> how often rows were learned that were not learned once."""
+    def faults(self, rows: int = ROWS) -> dict[int, Counter[int]]:
+        """Epoch -> how often rows were learned that were not learned once, of a dataset of so many."""
         per_epoch = STEPS // EPOCHS
         found = {}
         for epoch in range(EPOCHS):
             steps = range(epoch * per_epoch + 1, (epoch + 1) * per_epoch + 1)
-            counts = Counter(dict.fromkeys(range(ROWS), 0))
+            counts = Counter(dict.fromkeys(range(rows), 0))
             counts.update(row for step in steps for row in self.trained.get(step, []))
             found[epoch] = Counter({row: count for row, count in counts.items() if count != 1})
         return {epoch: counts for epoch, counts in found.items() if counts}

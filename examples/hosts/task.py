@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 import assay
 
 ROWS, EPOCHS, SAVE_EVERY = 51, 2, 3
+PAIRS = 52  # DPOTrainer gathers a number for each pair, so its ranks need equally many in every step
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
 GLOBAL_BATCH, MICRO_BATCH = 8, 2
 ACCUMULATION = GLOBAL_BATCH // (MICRO_BATCH * WORLD_SIZE)
@@ -37,19 +39,23 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def rows() -> list[dict[str, list[int]]]:
-    """Return the rows, of unequal lengths."""
-    return [{"input_ids": [number, *[100 + number % 7] * (2 + number % 5)]} for number in range(ROWS)]
+def rows(count: int = ROWS) -> list[dict[str, list[int]]]:
+    """Return rows, of unequal lengths."""
+    return [{"input_ids": [number, *[100 + number % 7] * (2 + number % 5)]} for number in range(count)]
 
 
-def dataset(folder: Path) -> assay.Dataset:
-    """Index the rows, unless that is done."""
+def dataset(folder: Path, *, has_pairs: bool = False) -> assay.Dataset:
+    """Index the rows, or preference pairs that begin with them, unless that is done."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=folder.parent))
         (new / "shards").mkdir()
-        table = pa.table({"input_ids": pa.array([row["input_ids"] for row in rows()], pa.list_(pa.int32()))})
-        pq.write_table(table, new / "shards" / "rows.parquet", row_group_size=5)
+        texts = [row["input_ids"] for row in rows(PAIRS if has_pairs else ROWS)]
+        columns = {"input_ids": pa.array(texts, pa.list_(pa.int32()))}
+        if has_pairs:
+            columns["rejected_ids"] = pa.array([[number, 110, 111] for number in range(PAIRS)], pa.list_(pa.int32()))
+            columns["prompt_tokens"] = pa.array([1] * PAIRS)
+        pq.write_table(pa.table(columns), new / "shards" / "rows.parquet", row_group_size=5)
         assay.Dataset.index(new / "shards", new, no_label=True)
         with contextlib.suppress(OSError):  # another rank was faster
             new.rename(folder)
@@ -63,8 +69,8 @@ def collate(some: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     return {"input_ids": labels.clamp(min=0), "attention_mask": (labels >= 0).long(), "labels": labels}
 
 
-def model() -> GPT2LMHeadModel:
-    """Return the model before its first step."""
+def model(*, has_pairs: bool = False) -> GPT2LMHeadModel:
+    """Return the model before its first step. With pairs, the second half of its rows are the rejected ones."""
     torch.manual_seed(0)
     shape = {
         "vocab_size": 128,
@@ -76,7 +82,7 @@ def model() -> GPT2LMHeadModel:
         "eos_token_id": 127,
     }
     network = GPT2LMHeadModel(GPT2Config(**shape, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
-    network.register_forward_pre_hook(_note_rows, with_kwargs=True)
+    network.register_forward_pre_hook(partial(_note_rows, sequences_per_row=1 + has_pairs), with_kwargs=True)
     return network
 
 
@@ -86,10 +92,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="127")
 
 
-def _note_rows(network: torch.nn.Module, inputs: tuple, named: dict) -> None:
+def _note_rows(network: torch.nn.Module, inputs: tuple, named: dict, *, sequences_per_row: int) -> None:
     ids = named["input_ids"] if "input_ids" in named else inputs[0]
     if network.training:
-        _learned.extend(ids[:, 0].tolist())
+        _learned.extend(ids[: len(ids) // sequences_per_row, 0].tolist())
 
 
 def _print_step(optimizer: torch.optim.Optimizer, *_: object) -> None:

@@ -25,6 +25,15 @@ def test_each_row_is_learned_once_an_epoch_in_the_undisturbed_order(
 
 
 @pytest.mark.timeout(1800)
+def test_each_pair_is_learned_once_an_epoch(tmp_path: Path, requires: Callable[[str, bool, str], None]) -> None:
+    requires("hosts", find_spec("trl") is not None, "trl is not installed (make test-hosts)")
+    attempts = killed_and_resized(EXAMPLES / "dpo_trainer.py", tmp_path)
+    assert attempts.faults(rows=52) == {}
+    chosen_and_rejected = undisturbed_steps(tmp_path / "data")
+    assert {step: sorted(rows * 2) for step, rows in attempts.trained.items()} == chosen_and_rejected
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["sft_trainer", "lightning_fit"])
 def test_the_hosts_own_loader_fails_the_same_test(
     name: str, tmp_path: Path, requires: Callable[[str, bool, str], None]
