@@ -77,12 +77,12 @@ class Run:
     def audit(self, *, deep: bool = False) -> Report[AuditReport]:
         """Prove from receipts that each row was learned exactly once up to the last commit; keep the report.
 
-        `deep`: also read every shard and every kept commit again.
+        `deep`: read the weights of every commit, not only those of the last one.
         """
         from assay.cli.runs.audit import print_audit
         from assay.workflows.audit import audit_and_record
 
-        report, *_ = audit_and_record(self._home, self.id, check_shards=deep, weights="all" if deep else "last")
+        report, *_ = audit_and_record(self._home, self.id, check_shards=True, weights="all" if deep else "last")
         return Report(report, partial(print_audit, report))
 
     def replay(self, step: int, *, through: int | None = None) -> Report[ReplayReport]:
