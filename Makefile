@@ -93,6 +93,11 @@ test-hosts: .venv-hosts/.installed  ## assay's parts inside TRL, Lightning, Ray 
 test-vllm: .venv-vllm/.installed  ## RL with rollouts of a real vLLM, on the CPU
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),vllm ASSAY_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -m '' tests/integration/test_vllm.py
 
+# Servers of training APIs for benchmarks/apis.py; some ask for another Python than they need.
+.venv-api-%/.installed: benchmarks/api_servers/%.txt $(VENV)/.installed
+	$(call on_top_of_ours,.venv-api-$*,--no-deps --ignore-requires-python -r $<)
+	touch $@
+
 .venv-ray/.installed: $(VENV)/.installed
 	$(call with_extra,.venv-ray,ray)
 	touch $@

@@ -1,0 +1,8 @@
+# skyrl-tx: its API starts an engine on JAX by `uv run`, for which its checkout is needed; here uv is this environment.
+mkdir -p bin
+printf '#!/bin/bash\nwhile [ "$1" != -m ]; do shift; done\nexec "%s" "$@"\n' "$PYTHON" > bin/uv
+chmod +x bin/uv
+export PATH="$FOLDER/bin:$PATH" JAX_PLATFORMS=cpu
+run -m tx.tinker.api --base-model "$FOLDER/models/qwen" --backend jax \
+  --backend-config '{"max_lora_adapters": 256, "max_lora_rank": 4}' \
+  --checkpoints-base "$FOLDER/checkpoints" --database-url "sqlite:///$FOLDER/tinker.db" --port "$PORT"
