@@ -39,6 +39,7 @@ from assay.workflows.run import create_run
 from integration.test_soak import kill_and_resize
 from method_runs import LORA, digest, method_recipe
 from one_rank import one_rank_run, train_one_rank
+from shape_ranks import rank_shapes
 from shaped_networks import VOCAB_SIZE, shaped
 
 METHODS = ("sft", "reward", "dpo", "grpo")
@@ -285,3 +286,8 @@ def test_more_workers_than_gpus_are_refused(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli, ["train", str(recipe), "--workers", str(count)], env=environment)
     assert "has room for" in str(found.exception) and "CUDA_VISIBLE_DEVICES=" in str(found.exception)
     assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_predicted_shapes_have_the_order_of_measured_ones() -> None:
+    predicted, measured = rank_shapes(10.0).orders
+    assert predicted == measured

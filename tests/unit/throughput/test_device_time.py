@@ -6,6 +6,7 @@ from assay.models.traced import Attention, Product
 from assay.records.devices import DEVICES, DeviceSheet
 from assay.throughput.device_time import (
     ALIGNED_SHARE,
+    REACHED_BYTES,
     REACHED_FLOPS,
     attention_time,
     product_time,
@@ -74,3 +75,29 @@ def test_a_head_of_60_is_computed_as_one_of_64_and_copied() -> None:
 def test_a_block_of_queries_above_a_wave_costs_another_wave() -> None:
     full, above = (attention_time(attention(64, lengths=(128,) * blocks), DEVICE) for blocks in (10, 11))
     assert full.waves_s == pytest.approx(0) and above.seconds == pytest.approx(2 * full.seconds)
+
+
+TOKENS, WIDTH = 12 * 1024, 768
+
+
+def nano_gpt_seconds(vocabulary: int) -> float:
+    """A pass of nanoGPT (124 M weights, 12 rows of 1,024 tokens, compiled) on an A100."""
+
+    def forward_and_backward(inputs: int, outputs: int, row_multiple: int = 64) -> float:
+        sizes = ((TOKENS, outputs, inputs), (TOKENS, inputs, outputs), (outputs, inputs, TOKENS))
+        of_sizes = (product(m, n, k, row_multiple=row_multiple) for m, n, k in sizes)
+        return sum(product_time(each, DEVICES["A100"]).seconds for each in of_sizes)
+
+    matrices = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
+    layers = 12 * sum(forward_and_backward(*sizes) for sizes in matrices)
+    head = forward_and_backward(WIDTH, vocabulary, 1 if vocabulary % 2 else 64)
+    rows = Attention("", "forward", 12, 12, 64, (1024,) * 12, is_causal=True, item_bytes=2)
+    both = (rows, rows._replace(direction="backward"))
+    fused = 12 * sum(attention_time(each, DEVICES["A100"]).seconds for each in both)
+    # Around the products: 2.2 MB a token as compiled, and the loss's logits, written and read in both types.
+    other_bytes = TOKENS * (2.2e6 + 16 * vocabulary)
+    return layers + head + fused + other_bytes / (REACHED_BYTES * DEVICES["A100"].memory_bytes_per_s)
+
+
+def test_the_padded_vocabulary_of_nano_gpt_is_worth_what_was_published() -> None:
+    assert nano_gpt_seconds(50_257) / nano_gpt_seconds(50_304) == pytest.approx(1.25, abs=0.05)

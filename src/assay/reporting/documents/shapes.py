@@ -1,10 +1,23 @@
 """The document of `assay doctor shapes`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from assay.base.units import bytes_text, count_text, percent_text
-from assay.reporting.document import Block, Cell, Document, Fact, FactList, Listing, Section, TitledTable, name, number
-from assay.reporting.views.shapes import OperatorView, ShapesView, TimeBasis
+from assay.reporting.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    FactList,
+    Listing,
+    Section,
+    TitledTable,
+    name,
+    number,
+)
+from assay.reporting.views.shapes import OperatorView, ShapeAdviceView, ShapesView, TimeBasis
 from assay.throughput.shape_changes import Changed
 
 SMALL_SHARE = 0.005
@@ -75,7 +88,7 @@ def _name(operator: OperatorView) -> str:
     return ", ".join(last) or operator.kind
 
 
-def _lost(loss: str):  # type: ignore[no-untyped-def]
+def _lost(loss: str) -> Callable[[OperatorView], str]:
     return lambda operator: percent_text(operator.lost[loss]) if operator.lost[loss] >= SMALL_SHARE else ""
 
 
@@ -106,23 +119,24 @@ def _advice(found: ShapesView) -> Iterator[Block]:
     if not found.advice:
         yield Listing(["no width, heads, vocabulary, micro-batch or lanes nearby waste less"], "Less waste")
         return
-    yield TitledTable.of(
+    table = TitledTable.of(
         "Less waste",
         f"Time saved for as many tokens; {'measured' if found.basis == 'corrected' else 'estimated'}. Depth wastes "
         "nothing: all layers have the same shapes.",
         found.advice,
         (name("change"), lambda one: ", ".join(f"{key}={value}" for key, value in one.patch.items())),
         (number("step"), lambda one: _signed(one.time_saved)),
-        (number("for equal work", drop_order=1), lambda one: _signed(one.waste_saved)),
+        (number("for equal work"), lambda one: "" if one.waste_saved == one.time_saved else _signed(one.waste_saved)),
         *_measured(found),
         ("changes", lambda one: CHANGES[one.changes]),
         ("also", lambda one: one.consequence),
     )
+    yield replace(table, table=table.table.without_empty_columns())
 
 
-def _measured(found: ShapesView):  # type: ignore[no-untyped-def]
+def _measured(found: ShapesView) -> Iterator[tuple[Column, Callable[[ShapeAdviceView], str]]]:
     if found.basis == "corrected":
-        yield number("measured"), lambda one: _signed(one.measured_saved)
+        yield number("measured"), lambda one: _signed(one.measured_saved or 0.0)
 
 
 def _signed(saved: float) -> str:
