@@ -41,6 +41,11 @@ def plan_fork(
     check_unchanged(parent, recipe_of(parent))
     log = CommitLog(open_store(parent.store_url))
     is_anew = step == 0 or (step is None and not log.commits())
+    if parent.cluster_of is not None and not is_anew:
+        raise ConfigError(
+            f"run '{parent_id}' trained a share of the lanes, as one of several clusters (outer): one run has no step "
+            "to go on from. Train a new run (step 0), or export the weights and start from them."
+        )
     commit = None if is_anew else find_commit(parent, log, step)
     if commit and (problem := first_problem(log.store, commit)) is not None:
         raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another commit.")
