@@ -117,13 +117,10 @@ def join_attempt(home: Home, request: RecordRequest, *, after: int) -> OpenAttem
     if not home.has_run(run_id):
         return None
     run = home.run(run_id)
-    launch = next(reversed(saved_launches(run)), None)
-    state = "elsewhere" if launch is None else process_state(launch)
-    if state == "ended":
-        return None  # of a start before, which torchrun restarted
-    # On another machine, whether rank 0 lives is not seen, but when it began.
+    state = process_state(launches[-1]) if (launches := saved_launches(run)) else "elsewhere"
+    # On another machine, whether rank 0 lives is not seen, but when it began. If it ended, torchrun restarts it.
     since_s = 0.0 if state == "running" else (process_began_s() or 0.0) - START_SLACK_S
-    for attempt in reversed(saved_attempts(home.run_dir(run_id))):
+    for attempt in reversed(saved_attempts(home.run_dir(run_id)) if state != "ended" else []):
         if attempt.attempt > after and attempt.started_s >= since_s and attempt.ended_s is None:
             return OpenAttempt(run, attempt, CommitLog(open_store(run.store_url), attempt=attempt.attempt))
     return None
