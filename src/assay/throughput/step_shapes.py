@@ -60,10 +60,10 @@ def collectives(shares: LaneShares, num_weights: int, links: Links, parallel: Pa
     ready_s = np.zeros((1, shares.world_size))
     for between, rounds in groupby(late, key=lambda traffic: bool(traffic.between.any())):
         grouped = list(rounds)
-        sent = sum(float((traffic.own_between if between else traffic.inside).max()) for traffic in grouped)
+        largest = [float((traffic.own_between if between else traffic.inside).max()) for traffic in grouped]
         done_s = after_rounds(ready_s, grouped, num_bytes, links)
         name = f"sum of gradients {'between' if between else 'inside'} nodes, {number_of(len(grouped), 'round')}"
-        yield Collective(name, round(num_bytes * sent), float(done_s.max() - ready_s.max()))
+        yield Collective(name, round(num_bytes * sum(largest)), float(done_s.max() - ready_s.max()))
         ready_s = done_s
 
 

@@ -95,11 +95,11 @@ def _memory(tensor: Shaped[Tensor, "..."]) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the operators that compute something."""
 
     def __init__(self, numberless: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._numberless = numberless
         self.modules = ModuleTracker()
         self.products: Counter[Product] = Counter()

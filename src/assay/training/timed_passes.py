@@ -1,6 +1,5 @@
 """Times passes of methods on a device, in turn, and the products of a pass by themselves."""
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -28,7 +27,7 @@ class TimedCase(NamedTuple):
 
 
 def time_passes(cases: Sequence[TimedCase], device: torch.device, *, seconds: float) -> list[float]:
-    """Return the median seconds of a forward and a backward pass of each case; they take turns for so long."""
+    """Return the least seconds of a forward and a backward pass of each case; they take turns for so long."""
     return _in_turns([_pass(case, device) for case in cases], device, seconds=seconds)
 
 
@@ -58,13 +57,13 @@ def _product(product: Product, device: torch.device) -> Callable[[], object]:
 
 
 def _in_turns(calls: Sequence[Callable[[], object]], device: torch.device, *, seconds: float) -> list[float]:
-    """Return the median seconds of each call. They take turns, so that a slower minute is every call's."""
+    """Return the least seconds of each call, which other work of the machine disturbed least. They take turns."""
     times_s: list[list[float]] = [[] for _ in calls]
     began_s = time.monotonic()
     while len(times_s[0]) <= MIN_TURNS or time.monotonic() - began_s < seconds:
         for call, call_s in zip(calls, times_s, strict=True):
             call_s.append(_seconds(call, device))
-    return [statistics.median(call_s[1:]) for call_s in times_s]
+    return [min(call_s[1:]) for call_s in times_s]
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:

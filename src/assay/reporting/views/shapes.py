@@ -25,7 +25,7 @@ class OperatorView(View):
     num_bytes: int
     """Of one pass: matrices read and written."""
     seconds: float
-    """Of one pass, estimated."""
+    """Of one pass."""
     lost: dict[str, float]
     """Share of these seconds that is lost to `tiles`, `waves`, `alignment` and `vocabulary`."""
 
@@ -85,8 +85,8 @@ class ShapesView(View):
     """Products, attention, all other operators."""
     update_s: float
     """Sums of lanes and the optimizer, estimated."""
-    model_share: float
-    """FLOPs of a pass over what the device could do in its time."""
+    model_share: float | None
+    """FLOPs of a pass over what the device could do in its time in bfloat16; null on a CPU."""
     operators: tuple[OperatorView, ...]
     collectives: tuple[CollectiveView, ...]
     """Estimated."""

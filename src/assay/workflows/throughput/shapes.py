@@ -174,8 +174,8 @@ def describe_shapes(loaded: LoadedConfig, setting: Setting, *, is_measured: bool
         pass_s=step.times.seconds,
         pass_parts_s=step.times._asdict(),
         update_s=step.update_s,
-        model_share=step.pass_flops / (step.times.seconds * setting.device.bf16_flops),
-        operators=tuple(_operators(trace, setting.device, _vocabulary(recipe), largest_id)),
+        model_share=step.pass_flops / (step.times.seconds * setting.device.bf16_flops) if setting.on_gpu else None,
+        operators=tuple(_operators(trace, setting.device, factors, _vocabulary(recipe), largest_id)),
         collectives=tuple(CollectiveView(**part._asdict()) for part in step.collectives),
         memory_bytes=_memory(recipe, dataset, step, setting),
         device_bytes=setting.device.memory_bytes or machine_bytes(),
@@ -313,7 +313,7 @@ def _vocabulary(recipe: Recipe) -> int | None:
 
 
 def _operators(
-    trace: PassTrace, device: DeviceSheet, vocabulary: int | None, largest_id: int
+    trace: PassTrace, device: DeviceSheet, factors: PassTime, vocabulary: int | None, largest_id: int
 ) -> Iterator[OperatorView]:
     """Yield the operators of a pass, those of equal sizes together, most time first."""
     groups: dict[Any, list[Product | Attention]] = defaultdict(list)
@@ -321,7 +321,9 @@ def _operators(
         groups[product.batch, product.item_bytes, *sorted((product.m, product.n, product.k))].append(product)
     for attention in trace.attentions:
         groups[attention._replace(name="", direction="forward", calls=0)].append(attention)
+    scales = {"product": factors.products, "attention": factors.attention}
     found = [_operator(operators, device, vocabulary, largest_id) for operators in groups.values()]
+    found = [operator.model_copy(update={"seconds": scales[operator.kind] * operator.seconds}) for operator in found]
     yield from sorted(found, key=lambda operator: -operator.seconds)
 
 
@@ -366,7 +368,7 @@ def _lost(
     if vocabulary is None or vocabulary not in (operator.m, operator.n, operator.k):
         return _times(found)
     filled = -(-vocabulary // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    sizes = {name: filled for name in ("m", "n", "k") if getattr(operator, name) == vocabulary}
+    sizes: dict[str, Any] = {name: filled for name in ("m", "n", "k") if getattr(operator, name) == vocabulary}
     whole = operator._replace(**sizes, row_multiple=math.gcd(filled, operator.k if "k" not in sizes else operator.m))
     better = product_time(whole, device)
     unused = max(0, vocabulary - largest_id - 1) / vocabulary * better.seconds
