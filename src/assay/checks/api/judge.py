@@ -171,7 +171,7 @@ class Judge:
                     "use the seeds?"
                 )
             self._known[loop, ""], self._noise[loop] = first, noise
-            self._num_requests[loop] = max(1, proxy.num_requests("forward_backward") // NUM_PASSES[loop])
+            self._num_requests[loop] = max(1, proxy.num_requests["forward_backward"] // NUM_PASSES[loop])
         return self._known[loop, ""]
 
     def _placed(self, loop: str, fault: RequestFault) -> RequestFault:
@@ -201,14 +201,12 @@ def _unusable(loop: str, error: str) -> ConfigError:
 
 
 def distance(first: Any, second: Any) -> float:
-    """Return the largest relative difference between numbers of two trees; infinity if anything else differs."""
+    """Return the largest relative difference between numbers of two lists; infinity if anything else differs."""
     if isinstance(first, float) and isinstance(second, float):
         if first == second or (math.isnan(first) and math.isnan(second)):
             return 0.0
         difference = abs(first - second) / max(1.0, abs(first), abs(second))
         return math.inf if math.isnan(difference) else difference
-    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
-        return max((distance(first[key], second[key]) for key in first), default=0.0)
     if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         return max(map(distance, first, second), default=0.0)
     return 0.0 if first == second else math.inf

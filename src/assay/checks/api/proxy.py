@@ -56,7 +56,8 @@ class FaultProxy:
         self._waiting: dict[tuple[str, int], RequestFault] = {}
         self._url = url
         self._callbacks = callbacks
-        self._counts = Counter[str]()
+        self.num_requests = Counter[str]()
+        """Requests since `begin`, by the last part of their address."""
         self.failure: AssayError | None = None
         """What a callback raised."""
 
@@ -64,17 +65,13 @@ class FaultProxy:
         """Count requests from here on. `is_parallel`: a client may send the chunks of a batch at the same time."""
         self._is_parallel = is_parallel
         self._waiting = {(fault.path, fault.number): fault for fault in faults}
-        self._counts.clear()
+        self.num_requests.clear()
         self.failure = None
 
     @property
     def missed(self) -> list[RequestFault]:
         """Faults whose requests did not come."""
         return [*self._waiting.values()]
-
-    def num_requests(self, path: str) -> int:
-        """Return how many requests came to an address since `begin`."""
-        return self._counts[path]
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -85,8 +82,8 @@ class FaultProxy:
             message = await receive()
             body, is_more = body + message.get("body", b""), message.get("more_body", False)
         name = scope["path"].rpartition("/")[2]
-        self._counts[name] += 1
-        fault = self._waiting.pop((name, self._counts[name]), None)
+        self.num_requests[name] += 1
+        fault = self._waiting.pop((name, self.num_requests[name]), None)
         kind = "" if fault is None else fault.kind
         if kind == "before":
             await _respond(send, 503, [], b"{}")
