@@ -104,8 +104,15 @@ class Loop:
         if stop:
             command += ["--stop", stop[0], str(stop[1]), "--signal", str(int(number))]
         environment = {**os.environ, "TINKER_API_KEY": "tml-any", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        # A kill may cut a character in two.
         ended = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT_S,
         )
         file = self._folder / "requests.jsonl"
         metrics = self._lines("log/metrics.jsonl")
@@ -116,7 +123,8 @@ class Loop:
 
     def newest_state(self) -> str:
         """Return the path of the newest state that the loop has noted."""
-        return next((line["state_path"] for line in self._lines("log/checkpoints.jsonl")[::-1]), "")
+        lines = self._lines("log/checkpoints.jsonl")
+        return next((line["state_path"] for line in lines[::-1] if "state_path" in line), "")
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
         with suppress(FileNotFoundError):

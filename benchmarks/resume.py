@@ -66,6 +66,8 @@ class Stack(NamedTuple):
     package: str
     script: str
     arguments: tuple[str, ...] = ()
+    num_rows: int = NUM_ROWS
+    """Different rows that its model sees."""
     resizes: bool = False
     """Its documentation has a resume at another world size."""
 
@@ -77,7 +79,7 @@ STACKS = {
     ),
     "trl-sft": Stack("TRL SFTTrainer", "trl", "trl_sft.py"),
     "trl-sft-packed": Stack("TRL SFTTrainer, packed", "trl", "trl_sft.py", ("--setting", "default")),
-    "trl-dpo": Stack("TRL DPOTrainer", "trl", "trl_dpo.py"),
+    "trl-dpo": Stack("TRL DPOTrainer", "trl", "trl_dpo.py", num_rows=2 * NUM_ROWS),
     "trl-grpo": Stack("TRL GRPOTrainer", "trl", "trl_grpo.py"),
     "trl-grpo-buffered": Stack(
         "TRL GRPOTrainer, `steps_per_generation=4`", "trl", "trl_grpo.py", ("--setting", "default")
@@ -90,9 +92,11 @@ STACKS = {
     "accelerate-stateful": Stack("Accelerate, `use_stateful_dataloader`", "accelerate", "accelerate_loop.py"),
     "torchdata": Stack("torchdata StatefulDataLoader", "torchdata", "loaders.py", ("--loader", "torchdata")),
     "datasets": Stack("streamed `datasets`, shuffle buffer", "datasets", "loaders.py", ("--loader", "datasets")),
-    "streaming": Stack("MosaicML Streaming", "mosaicml-streaming", "loaders.py", ("--loader", "streaming"), True),
-    "litdata": Stack("LitData", "litdata", "loaders.py", ("--loader", "litdata"), True),
-    "grain": Stack("Grain, `ElasticIterator`", "grain", "loaders.py", ("--loader", "grain"), True),
+    "streaming": Stack(
+        "MosaicML Streaming", "mosaicml-streaming", "loaders.py", ("--loader", "streaming"), resizes=True
+    ),
+    "litdata": Stack("LitData", "litdata", "loaders.py", ("--loader", "litdata"), resizes=True),
+    "grain": Stack("Grain, `ElasticIterator`", "grain", "loaders.py", ("--loader", "grain"), resizes=True),
     "cookbook-sft": Stack("tinker-cookbook, supervised loop", "tinker_cookbook", COOKBOOK, ("--loop", "sft")),
     "cookbook-sft-alone": Stack(
         "tinker-cookbook, supervised loop, `submit_ahead=0`",
@@ -101,22 +105,24 @@ STACKS = {
         ("--loop", "sft", "--submit-ahead", "0"),
     ),
     "cookbook-rl": Stack("tinker-cookbook, RL loop", "tinker_cookbook", COOKBOOK, ("--loop", "rl")),
-    "assay": Stack("plain loop, `assay.torch`", "assay", "loaders.py", ("--loader", "assay"), True),
+    "assay": Stack("plain loop, `assay.torch`", "assay", "loaders.py", ("--loader", "assay"), resizes=True),
 }
 
 
 def check(stack: Stack, exercises: str) -> dict[str, Any]:
     """Return what `assay check resume` says of a stack; `sizes`: at other world sizes."""
     if stack.script == COOKBOOK:
-        return _with_rows(check_loop(stack.arguments, exercises.split(",")))
+        return _with_rows(check_loop(stack.arguments, exercises.split(",")), stack.num_rows)
     script = [str(SCRIPTS / stack.script), *stack.arguments, "--out", "{out}"]
-    found = _checked([sys.executable, *script], f"--exercises={exercises}")
+    found = _checked(stack.num_rows, [sys.executable, *script], f"--exercises={exercises}")
     found["version"] = importlib.metadata.version(stack.package).partition("+")[0]
     if stack.resizes:
         script += ["--dropout", "0"]
         alone, launched = shlex.join([sys.executable, *script]), shlex.join([*_launcher(), *script])
         either = ["sh", "-c", f"if [ {{workers}} = 1 ]; then exec {alone}; else exec {launched}; fi"]
-        found["sizes"] = {sizes: _checked(either, "--exercises=workers", f"--workers={sizes}") for sizes in SIZES}
+        found["sizes"] = {
+            sizes: _checked(stack.num_rows, either, "--exercises=workers", f"--workers={sizes}") for sizes in SIZES
+        }
     return found
 
 
@@ -124,7 +130,7 @@ def _launcher() -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{workers}"]
 
 
-def _checked(command: list[str], *options: str) -> dict[str, Any]:
+def _checked(num_rows: int, command: list[str], *options: str) -> dict[str, Any]:
     """Return the JSON of a check, or the sentence with which it could not check."""
     with tempfile.TemporaryDirectory() as folder:
         checked = [sys.executable, "-m", "assay", "check", "resume", "--json", f"--timeout={TIMEOUT_S:g}", *options]
@@ -133,16 +139,16 @@ def _checked(command: list[str], *options: str) -> dict[str, Any]:
         done = subprocess.run([*checked, "--", *command], cwd=folder, capture_output=True, text=True, env=environment)
     if done.returncode not in (0, 1) or not done.stdout.strip():
         return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output"}
-    return _with_rows(json.loads(done.stdout))
+    return _with_rows(json.loads(done.stdout), num_rows)
 
 
-def _with_rows(found: dict[str, Any]) -> dict[str, Any]:
+def _with_rows(found: dict[str, Any], num_rows: int) -> dict[str, Any]:
     """Return what was found, or an error if the undisturbed run did not train all rows equally often: then what the
     check took for rows are none, and its results mean nothing."""
     rows = found.get("undisturbed", {}).get("rows", "")
-    if "error" in found or (rows.startswith(f"{NUM_ROWS} rows, ") and " to " not in rows):
+    if "error" in found or (rows.startswith(f"{num_rows} rows, ") and " to " not in rows):
         return found
-    return {"error": f"undisturbed, it trained {rows}, and not {NUM_ROWS} rows equally often"}
+    return {"error": f"undisturbed, it trained {rows}, and not {num_rows} rows equally often"}
 
 
 def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ if __name__ == "__main__":
         {
             "prompt": task.text(number),
             "chosen": f" w{number % 100 + 1} w{number % 7 + 1}",
-            "rejected": f" w{number % 50 + 1} w{number % 11 + 3}",
+            "rejected": f" w{number % 50 + 1} w{number % 11 + 8}",
         }
         for number in range(task.NUM_ROWS)
     ]

@@ -1,11 +1,13 @@
 """The table of docs/resume.md: what it shows of a check, and that it is of all stacks, on the pinned releases."""
 
+import re
 from typing import Any
 
 import pytest
 
 import resume
 from assay.checks.resume.properties import PROPERTIES, STATUSES
+from harness import CHECKOUT
 
 
 def checked(**statuses: str) -> dict[str, Any]:
@@ -66,9 +68,20 @@ def test_another_world_size_holds_if_each_of_its_checks_does(sizes: dict[str, An
 @pytest.mark.parametrize("rows", ["289 rows, 1 to 32 times each", "64 rows, 1 to 2 times each", "—not seen"])
 def test_rows_that_are_not_the_tasks_are_an_error_and_no_result(rows: str) -> None:
     found = checked()
-    assert resume._with_rows(found) is found
+    assert resume._with_rows(found, 64) is found
     found["undisturbed"]["rows"] = rows
-    assert rows in resume._with_rows(found)["error"]
+    assert rows in resume._with_rows(found, 64)["error"]
+
+
+def test_the_page_has_stacks_at_their_pinned_releases() -> None:
+    files = ("constraints.txt", "requirements-hosts.txt", "requirements-cookbook.txt")
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", "\n".join((CHECKOUT / file).read_text() for file in files), re.M))
+    pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
+    rows = {row["stack"]: row["version"] for row in table_of(resume.PAGE.read_text())}
+    expected = {stack.title: pins.get(stack.package.replace("_", "-")) for stack in resume.STACKS.values()}
+    rows.pop("plain loop, `assay.torch`", None)
+    assert rows
+    assert rows == {title: expected[title] for title in rows}
 
 
 def test_every_stack_has_its_script() -> None:
