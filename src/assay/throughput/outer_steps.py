@@ -32,7 +32,7 @@ NUM_REQUESTS = 9
 """Requests of an outer step in a row, and four for each cluster: parts, entries, lists and changes."""
 ENCODING_S, DECODING_S = 20e-9, 3e-9
 """Assumed for each weight: to encode and digest the own change, and to decode and add a cluster's, on one core."""
-SPREAD_DEVIATIONS = 3
+DIFFERENCE_DEVIATIONS = 3
 """Standard deviations by which two clusters may differ in the time of their inner steps, without a late part."""
 
 
@@ -57,7 +57,7 @@ def forecast_clusters(
         together = _synchronous(calibration, alone.world_size, cluster, link, config)
         inner_s, sent = inner.step_s.value, num_bytes / config.every
         round_s, far = config.every * inner_s, together.inter_node_bytes
-        spread_s = SPREAD_DEVIATIONS * math.sqrt(2 * config.every) * inner_s * _relative_deviation(calibration)
+        difference_s = DIFFERENCE_DEVIATIONS * math.sqrt(2 * config.every) * inner_s * _relative_deviation(calibration)
         outer_step = _added(inner.step_s, pause_s / config.every)
         rows = calibration.global_batch_size
         yield ClustersForecast(
@@ -73,7 +73,7 @@ def forecast_clusters(
             pause_s=pause_s,
             waiting_share=pause_s / (round_s + pause_s),
             advised_every=math.ceil((1 - MOST_WAITING) / MOST_WAITING * pause_s / inner_s),
-            least_deadline_s=max(round_s, up_s + requests_s + spread_s),
+            least_deadline_s=max(round_s, up_s + requests_s + difference_s),
             deadline_after_death_s=cluster.restarts_s(calibration)
             + round_s
             + commit_s
