@@ -109,7 +109,7 @@ def _with_tile(product: Product, device: DeviceSheet, tile_m: int, tile_n: int) 
     waved_s = tiled_s * waves * device.multiprocessors / num_tiles
     aligned_s = waved_s / _aligned_share(product)
     moved_s = product.num_bytes / (REACHED_BYTES * device.memory_bytes_per_s)
-    ideal_s, tiled_s, waved_s, aligned_s = (max(each, moved_s) for each in (ideal_s, tiled_s, waved_s, aligned_s))
+    ideal_s, tiled_s, waved_s, aligned_s = (max(part_s, moved_s) for part_s in (ideal_s, tiled_s, waved_s, aligned_s))
     return _losses(ideal_s, tiled_s, waved_s, aligned_s, tile=(tile_m, tile_n))
 
 

@@ -112,10 +112,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if all(map(has_numbers, tensors)):
             return func(*args, **(kwargs or {}))
-        given = (args, kwargs or {})
-        args, kwargs = tree_map_only(Tensor, self._without_numbers, given)
+        arguments = (args, kwargs or {})
+        args, kwargs = tree_map_only(Tensor, self._without_numbers, arguments)
         found = func(*args, **kwargs)
-        self._collect(func, given[0], given[1], found)
+        self._collect(func, arguments[0], arguments[1], found)
         return found
 
     def _without_numbers(self, tensor: Shaped[Tensor, "..."]) -> Tensor:

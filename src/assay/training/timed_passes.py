@@ -13,8 +13,8 @@ from assay.training.trainer.config import Precision
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.method import LossMethod
 
-MIN_TURNS = 3
-"""Turns that count; one before them warms up."""
+MIN_ROUNDS = 3
+"""Rounds that count; one before them warms up."""
 
 
 class TimedCase(NamedTuple):
@@ -28,13 +28,13 @@ class TimedCase(NamedTuple):
 
 def time_passes(cases: Sequence[TimedCase], device: torch.device, *, seconds: float) -> list[float]:
     """Return the least seconds of a forward and a backward pass of each case; they take turns for so long."""
-    return _in_turns([_pass(case, device) for case in cases], device, seconds=seconds)
+    return _least_seconds([_pass(case, device) for case in cases], device, seconds=seconds)
 
 
 def time_products(products: Sequence[Product], device: torch.device, *, seconds: float) -> float:
     """Return the seconds of all products, each timed by itself."""
     calls = [_product(product, device) for product in products]
-    times_s = _in_turns(calls, device, seconds=seconds)
+    times_s = _least_seconds(calls, device, seconds=seconds)
     return sum(product.calls * call_s for product, call_s in zip(products, times_s, strict=True))
 
 
@@ -56,11 +56,11 @@ def _product(product: Product, device: torch.device) -> Callable[[], object]:
     return lambda: torch.mm(left[0], right[0])
 
 
-def _in_turns(calls: Sequence[Callable[[], object]], device: torch.device, *, seconds: float) -> list[float]:
+def _least_seconds(calls: Sequence[Callable[[], object]], device: torch.device, *, seconds: float) -> list[float]:
     """Return the least seconds of each call, which other work of the machine disturbed least. They take turns."""
     times_s: list[list[float]] = [[] for _ in calls]
     began_s = time.monotonic()
-    while len(times_s[0]) <= MIN_TURNS or time.monotonic() - began_s < seconds:
+    while len(times_s[0]) <= MIN_ROUNDS or time.monotonic() - began_s < seconds:
         for call, call_s in zip(calls, times_s, strict=True):
             call_s.append(_seconds(call, device))
     return [min(call_s[1:]) for call_s in times_s]

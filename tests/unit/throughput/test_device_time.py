@@ -45,14 +45,14 @@ def test_the_last_tile_is_computed_whole_along_each_size() -> None:
 
 @pytest.mark.parametrize(("row_multiple", "num_bytes"), [(1, 2), (2, 4), (4, 8), (6, 4), (8, 16), (24, 16)])
 def test_rows_are_aligned_by_the_largest_power_of_two_bytes(row_multiple: int, num_bytes: int) -> None:
-    aligned, found = (product_time(product(2560, row_multiple=each), DEVICE) for each in (64, row_multiple))
+    aligned, found = (product_time(product(2560, row_multiple=item), DEVICE) for item in (64, row_multiple))
     assert found.seconds == pytest.approx(aligned.seconds / ALIGNED_SHARE[num_bytes])
     assert found.alignment_s == pytest.approx(found.seconds - aligned.seconds)
 
 
 def test_float32_needs_no_alignment() -> None:
-    odd, even = (product_time(product(2560, row_multiple=each, item_bytes=4), DEVICE) for each in (1, 64))
-    assert odd == even
+    uneven, even = (product_time(product(2560, row_multiple=item, item_bytes=4), DEVICE) for item in (1, 64))
+    assert uneven == even
 
 
 def test_matrices_have_to_come_from_memory() -> None:
@@ -86,14 +86,14 @@ def nano_gpt_seconds(vocabulary: int) -> float:
     def forward_and_backward(inputs: int, outputs: int, row_multiple: int = 64) -> float:
         sizes = ((TOKENS, outputs, inputs), (TOKENS, inputs, outputs), (outputs, inputs, TOKENS))
         of_sizes = (product(m, n, k, row_multiple=row_multiple) for m, n, k in sizes)
-        return sum(product_time(each, DEVICES["A100"]).seconds for each in of_sizes)
+        return sum(product_time(item, DEVICES["A100"]).seconds for item in of_sizes)
 
     matrices = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
     layers = 12 * sum(forward_and_backward(*sizes) for sizes in matrices)
     head = forward_and_backward(WIDTH, vocabulary, 1 if vocabulary % 2 else 64)
     rows = Attention("", "forward", 12, 12, 64, (1024,) * 12, is_causal=True, item_bytes=2)
-    both = (rows, rows._replace(direction="backward"))
-    fused = 12 * sum(attention_time(each, DEVICES["A100"]).seconds for each in both)
+    directions = (rows, rows._replace(direction="backward"))
+    fused = 12 * sum(attention_time(item, DEVICES["A100"]).seconds for item in directions)
     # Around the products: 2.2 MB a token as compiled, and the loss's logits, written and read in both types.
     other_bytes = TOKENS * (2.2e6 + 16 * vocabulary)
     return layers + head + fused + other_bytes / (REACHED_BYTES * DEVICES["A100"].memory_bytes_per_s)

@@ -162,8 +162,8 @@ def test_activations_are_the_memory_that_a_forward_pass_leaves_allocated(case: s
     method, batch = case_of(case, tmp_path)
     _, loss = with_numbers(method, batch)
     with Allocations() as allocations:
-        kept = loss()
-    assert kept.requires_grad
+        result = loss()
+    assert result.requires_grad
     assert traced(method, batch).saved_bytes == pytest.approx(allocations.alive(), rel=0.02)
 
 
@@ -201,9 +201,9 @@ def test_on_a_gpu_the_head_of_sft_takes_three_products_of_fixed_size(tmp_path: P
 
 def test_rows_that_begin_at_odd_numbers_are_known(tmp_path: Path) -> None:
     recipe = recipe_of("sft", tmp_path)
-    odd = recipe.method.model_copy(update={"model": recipe.method.model.model_copy(update={"vocab_size": 57})})  # type: ignore[attr-defined]
+    uneven = recipe.method.model_copy(update={"model": recipe.method.model.model_copy(update={"vocab_size": 57})})  # type: ignore[attr-defined]
     _, batch = case_of("sft", tmp_path / "again")
-    products = traced(method_of(odd), batch).products
+    products = traced(method_of(uneven), batch).products
     of_head = {product.row_multiple for product in products if 57 in (product.n, product.k)}
     assert of_head == {1}
     assert all(product.row_multiple % 8 == 0 for product in products if 57 not in product[3:6])

@@ -84,7 +84,7 @@ def _operators(found: ShapesView) -> TitledTable:
 
 
 def _name(operator: OperatorView) -> str:
-    last = [each.rpartition(".*.")[2] for each in operator.names]
+    last = [module.rpartition(".*.")[2] for module in operator.names]
     return ", ".join(last) or operator.kind
 
 

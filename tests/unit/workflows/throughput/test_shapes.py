@@ -71,7 +71,7 @@ def test_a_planted_shape_is_found_alone(planted: dict[str, Any], patch: dict[str
 
 def test_what_heads_of_60_lose_is_attributed_to_them(describe: Describe) -> None:
     by_width = {
-        heads: next(each for each in describe(hidden_size=960, num_heads=heads).operators if each.kind == "attention")
+        heads: next(one for one in describe(hidden_size=960, num_heads=heads).operators if one.kind == "attention")
         for heads in (15, 16)
     }
     assert by_width[15].lost["alignment"] == 0 < by_width[16].lost["alignment"]
