@@ -31,7 +31,7 @@ from assay.records.goodput import Goodput, ProgramGoodput
 from assay.records.guard import GuardStatus
 from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
-from assay.records.replay import ReplayReport, RolloutReport
+from assay.records.replay import OuterReplayReport, ReplayReport, RolloutReport
 from assay.records.side_by_side import SideBySide
 from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChanges
@@ -97,6 +97,7 @@ PRINTED = (
     Printed("assay runs export", "one object", ExportedModel),
     Printed("assay decide compare", "a list, one object a candidate", ComparisonView),
     Printed("assay runs replay", "one object", ReplayReport),
+    Printed("assay runs replay --outer", "one object", OuterReplayReport),
     Printed("assay runs rollout", "one object", RolloutReport),
     Printed("assay runs rollouts", "a list, one object a step", StepRollouts),
     Printed("assay train drill", "one object", DrillReport),
