@@ -14,8 +14,8 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.records.outer import ClusterAnnounced, OuterBegan, OuterEntry, OuterPart, OuterStep
 from assay.records.run import Run
+from assay.store.logs.outer_log import outer_log
 from assay.store.objects import ObjectStore
-from assay.store.outer_log import outer_log
 from assay.training.outer.config import OuterConfig
 from assay.training.outer.state import OuterState, divided
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.records.session import SessionCharged, SessionCheckpoint, SessionCreated, SessionModel
-from assay.reporting.views.session import session_view
+from assay.reporting.views.runs.session import session_view
 from assay.serving.sessions.request_log import JSON, PROTOBUF, Result, TargetId
 from assay.serving.sessions.sessions import SessionRepository
 from assay.serving.tinker import results

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from assay.base.units import number_of
 from assay.reporting.document import Block, Fact, FactList, Listing, TitledTable, name, number
-from assay.reporting.views.session import SessionView
+from assay.reporting.views.runs.session import SessionView
 
 
 def session_blocks(view: SessionView) -> Iterator[Block]:

@@ -5,8 +5,8 @@ from assay.base.shown_url import without_secrets
 from assay.records.outer import OuterBegan, OuterEntry, OuterPart, OuterStep
 from assay.records.run import ClusterOf
 from assay.reporting.views.view import View
+from assay.store.logs.outer_log import outer_log
 from assay.store.objects import open_store
-from assay.store.outer_log import outer_log
 from assay.store.retry_policy import RetryPolicy
 
 NEWEST_STEPS = 10

@@ -26,7 +26,7 @@ from assay.reporting.views.runs.curve_window import metric_names
 from assay.reporting.views.runs.run_list import RunHead, failure_kind
 from assay.reporting.views.runs.samples import SampleView
 from assay.reporting.views.runs.series import MAIN_NAMES, MAIN_PREFIXES
-from assay.reporting.views.session import SessionView, session_view
+from assay.reporting.views.runs.session import SessionView, session_view
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.warnings import (
     FAILED,
