@@ -172,8 +172,8 @@ def _resumed(baseline: Baseline, name: str, loop: Loop, attempts: Sequence[Attem
     results["newest"] = holds() if loaded == newest else fails(f"went on from {loaded}, though {newest} was noted")
     results["resumes"] = holds(f"from step {start}")
     total = len(baseline.steps)
-    judged = compare_training(baseline, first_history(first.training()), last.training(total), start, 0.0)
-    results |= {key: result for key, result in judged.items() if key in SEEN and (key != "loss" or last.losses)}
+    compared = compare_training(baseline, first_history(first.training()), last.training(total), start, 0.0)
+    results |= {key: result for key, result in compared.items() if key in SEEN and (key != "loss" or last.losses)}
     if start + len(last.training().steps) != total:  # the rate of a batch, in a step of another number
         results["learning_rate"] = PropertyResult("follows", "not compared, because steps are repeated or missing")
     return ExerciseResult(name, EXERCISES[name], results, stopped, start, exit_codes=codes)

@@ -226,13 +226,13 @@ def test_a_server_that_answers_nothing_is_named(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["sft", "jobs"])
 def test_a_server_that_answers_nothing_but_the_first_question_is_named(loop: str) -> None:
-    is_asked = Event()
+    is_requested = Event()
 
     def respond(request: BaseHTTPRequestHandler) -> None:
-        if is_asked.is_set():
+        if is_requested.is_set():
             time.sleep(600)
         if request.path.endswith("jobs"):  # the second of the two questions
-            is_asked.set()
+            is_requested.set()
         request.send_response(200)
         request.end_headers()
 

@@ -34,7 +34,7 @@ def test_the_check_tells_outer_steps_and_bytes(outer_recipe: Path, tmp_path: Pat
 def test_what_several_clusters_cannot_train_is_refused(
     options: tuple[str, ...], message: str, outer_recipe: Path, tmp_path: Path
 ) -> None:
-    given = [str(tmp_path / "meet") if option == "MEET" else option for option in options]
-    refused = AssayAt(tmp_path / "home")("train", str(outer_recipe), *given, code=2)
+    arguments = [str(tmp_path / "meet") if option == "MEET" else option for option in options]
+    refused = AssayAt(tmp_path / "home")("train", str(outer_recipe), *arguments, code=2)
     assert message in refused.err
     assert not (tmp_path / "meet").exists() and not list((tmp_path / "home").glob("**/run.json"))

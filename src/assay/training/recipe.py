@@ -121,8 +121,8 @@ class Recipe(FrozenConfig):
         evaluate_every = self.trainer.evaluate_every
         if evaluate_every is not None and evaluate_every % self.outer.every:
             raise ValueError(
-                f"trainer.evaluate_every={evaluate_every} is not a multiple of outer.every={self.outer.every}: the weights that "
-                "all clusters share are those after an outer step"
+                f"trainer.evaluate_every={evaluate_every} is not a multiple of outer.every={self.outer.every}: the "
+                "weights that all clusters share are those after an outer step"
             )
         return self
 

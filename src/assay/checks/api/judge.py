@@ -96,7 +96,7 @@ class Judge:
 
             def judge(loop: str, *faults: RequestFault) -> FaultVerdict:
                 undisturbed = self._undisturbed(loop, play, proxy)
-                faults = tuple(self._placed(loop, fault) for fault in faults)
+                faults = tuple(self._with_number(loop, fault) for fault in faults)
                 try:
                     found = play(loop, *faults)
                 except TimeoutError as error:
@@ -174,7 +174,7 @@ class Judge:
             self._num_requests[loop] = max(1, proxy.num_requests["forward_backward"] // NUM_PASSES[loop])
         return self._known[loop, ""]
 
-    def _placed(self, loop: str, fault: RequestFault) -> RequestFault:
+    def _with_number(self, loop: str, fault: RequestFault) -> RequestFault:
         if fault.number != SECOND_STEP:
             return fault
         number = self._num_requests[loop]
@@ -218,10 +218,10 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str
     return {about: distance(one.get(about), other.get(about)) for about in {**one, **other}}
 
 
-def _observations(tree: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+def _observations(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in tree.items():
-        about = f"{place}, {key}" if place else key
+        about = f"{prefix}, {key}" if prefix else key
         found |= _observations(value, about) if isinstance(value, dict) else {about: value}
     return found
 

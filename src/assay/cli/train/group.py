@@ -35,7 +35,7 @@ from assay.elastic.workers import Workers
 if TYPE_CHECKING:
     from assay.elastic.faults import FaultPlan
     from assay.elastic.supervisor import Nodes, RestartPolicy
-    from assay.records.run import ClusterOf, Run
+    from assay.records.run import Run
     from assay.store.home import Home
     from assay.workflows.train import RunResult
 
@@ -188,16 +188,13 @@ def train(
         raise ConfigError(f"run {resume} exists: print its job with --dry-run instead of --create-only.")
     _check_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     _check_not_running(home, resume, target, take_over=take_over)
-    fault_plan = _fault_plan(faults) if faults else None
     new: dict[str, Any] = {"world_size": workers.most, "run_id": run_id, "store_url": store}
-    if (cluster_of := _cluster_of(cluster, meet, resume=resume, forked=forked)) is not None:
-        new["cluster_of"] = cluster_of
+    new |= _cluster_of(cluster, meet, resume=resume, forked=forked)
     with _preload_ranks(target, trains=not (target.is_printed() or check or forked)):
-        from assay.elastic.faults import NO_FAULTS
         from assay.elastic.supervisor import RestartPolicy
 
         os.environ["ASSAY_STORE_RETRY_S"] = str(restarts["store_retry_s"])  # read by ranks and background processes
-        plan = fault_plan or NO_FAULTS
+        plan = _fault_plan(faults)
         policy = RestartPolicy(
             **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
         )
@@ -210,8 +207,7 @@ def train(
             return
         names: tuple[str, ...] = ("parallel", "leave_within", "faults", "python_graders", "take_over")
         names += ("workers",) if workers.least else ()
-        forwarded = _forwarded_options(*restarts, *names)
-        forwarded += ("--log-format=json",) if is_json_log() else ()
+        forwarded = (*_forwarded_options(*restarts, *names), *(("--log-format=json",) if is_json_log() else ()))
         if _start_run(home, run, world_size, target, plan, forwarded, is_new=resume is None, as_json=as_json):
             if target.node is not None:
                 _train_on_nodes(home, run, workers, policy, target.node, as_json=as_json)
@@ -219,10 +215,10 @@ def train(
                 _train_here(home, run, world_size, policy, as_json=as_json)
 
 
-def _cluster_of(cluster: str | None, meet: str | None, *, resume: str | None, forked: str | None) -> "ClusterOf | None":
-    """Return the cluster that a new run is to be; None for a run of its own."""
+def _cluster_of(cluster: str | None, meet: str | None, *, resume: str | None, forked: str | None) -> dict[str, Any]:
+    """Return the option of a new run that is to be one of several clusters; nothing for a run of its own."""
     if cluster is None and meet is None:
-        return None
+        return {}
     if resume or forked:
         option = f"--resume {resume}" if resume else f"--from {forked}"
         why = "the run knows its cluster and where the others meet" if resume else "all clusters begin together"
@@ -235,7 +231,7 @@ def _cluster_of(cluster: str | None, meet: str | None, *, resume: str | None, fo
     from assay.workflows.run import absolute_store
 
     refuse_secrets(meet, of="--meet")
-    return ClusterOf(cluster=checked_name(cluster, of="--cluster"), meeting_url=absolute_store(meet))
+    return {"cluster_of": ClusterOf(cluster=checked_name(cluster, of="--cluster"), meeting_url=absolute_store(meet))}
 
 
 def _checked_workers(run: "Run", workers: Workers, target: LaunchTarget) -> int:
@@ -335,11 +331,11 @@ def _train_pipeline(
     train_pipeline(file, overrides, workers.most, target, check=check, as_json=as_json)
 
 
-def _fault_plan(file: Path) -> "FaultPlan":
+def _fault_plan(file: Path | None) -> "FaultPlan":
     from assay.base.config import read_config_file, validated
-    from assay.elastic.faults import FaultPlan
+    from assay.elastic.faults import NO_FAULTS, FaultPlan
 
-    return validated(FaultPlan, read_config_file(file, ()))
+    return NO_FAULTS if file is None else validated(FaultPlan, read_config_file(file, ()))
 
 
 def _preload_ranks(target: LaunchTarget, *, trains: bool) -> AbstractContextManager[None]:

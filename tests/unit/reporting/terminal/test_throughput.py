@@ -76,5 +76,5 @@ def test_clusters_are_shown_with_what_outer_steps_are_worth(capsys, every: int, 
     print_document(forecast_document(found, calibration, advised_for=None))
     lines = capsys.readouterr().out.splitlines()
     assert worth in lines[-1]
-    ways = ("one cluster alone", "synchronous over the link", "outer steps")
-    assert all(any(way in line and "[" in line for line in lines) for way in ways)
+    trainings = ("one cluster alone", "synchronous over the link", "outer steps")
+    assert all(any(way in line and "[" in line for line in lines) for way in trainings)
