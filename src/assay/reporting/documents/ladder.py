@@ -1,7 +1,7 @@
 """The page of a ladder: the path taken, what each change was worth, whether the gains add up, and which rung would have
 been large enough for which gate."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from assay.base.clock import utc_text
@@ -189,7 +189,7 @@ def _warnings(_: Clause, values: Mapping[str, Any]) -> str:
     return f"New warnings, which the known-good config does not have: {new}."
 
 
-_SENTENCES = {
+_SENTENCES: Mapping[str, Callable[[Clause, Mapping[str, Any]], str]] = {
     "gain": _gain,
     "loss_band": _loss,
     "base_loss": _loss,
