@@ -1,7 +1,9 @@
 """Several clusters train one recipe and meet in a store: real processes, each with a home of its own."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from variants import slow, soaked
 
 START_S = 240
 
@@ -44,6 +48,35 @@ class Cluster:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def strike(self, rng: random.Random) -> str:
+        """Kill the whole cluster, a rank or the supervisor; return which. What is left goes within seconds."""
+        assert self.process is not None
+        session = subprocess.run(
+            ["ps", "-o", "pid=", "-s", str(self.process.pid)], capture_output=True, text=True, check=False
+        )
+        others = [int(pid) for pid in session.stdout.split() if int(pid) != self.process.pid]
+        kind = rng.choice(["cluster", "rank", "supervisor"])
+        if kind == "cluster":
+            self.kill()
+        elif kind == "supervisor":
+            self.process.kill()
+            self.process.wait()
+        elif others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(others), signal.SIGKILL)
+        return kind
+
+    def is_over(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() == 0
+
+    def is_down(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() not in (None, 0)
+
+    def num_outer_steps(self) -> int:
+        return len(list((self.folder / "meet" / "outer").glob("0*.json"))) - 1
+
     def wait(self) -> None:
         assert self.process is not None
         code = self.process.wait(timeout=START_S)
@@ -67,8 +100,9 @@ Clusters = Callable[..., list[Cluster]]
 def clusters(tiny_recipe_tree: dict[str, Any], tmp_path: Path) -> Iterator[Clusters]:
     started: list[Cluster] = []
 
-    def make(names: str, **outer: Any) -> list[Cluster]:
+    def make(names: str, *, epochs: int = 1, **outer: Any) -> list[Cluster]:
         tree = {**tiny_recipe_tree, "outer": {"every": 5, "clusters": len(names), "deadline_s": 120.0, **outer}}
+        tree["trainer"] = {**tree["trainer"], "epochs": epochs}
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(tree))
         folder = tmp_path / f"clusters-{len(started)}"
@@ -127,3 +161,34 @@ def test_a_cluster_that_returns_with_more_workers_than_lanes_trains_on(clusters:
     outcomes = {cluster.outcome() for cluster in (first, second)}
     assert len(outcomes) == 1 and outcomes.pop()[1] == "pass"
     assert first.show("replay", "run-a", "--outer", "all")["verdict"] == "equal"
+
+
+@pytest.mark.parametrize("plan", [*slow((4, 5, 2)), *soaked((30, 80, 10))])
+def test_random_deaths_of_clusters_ranks_and_supervisors(clusters: Clusters, plan: tuple[int, int, int]) -> None:
+    num_deaths, epochs, away = plan
+    rng = random.Random(num_deaths)
+    group = clusters("abc", epochs=epochs, every=10, deadline_s=15.0)
+    for cluster in group:
+        cluster.start(workers=rng.choice([1, 2]))
+    wait_until(lambda: group[0].num_outer_steps() >= 1)
+    strikes = [group[0].strike(rng)]
+    while len(strikes) < num_deaths and not any(cluster.is_over() for cluster in group):
+        restart(group, rng)
+        time.sleep(rng.uniform(1.0, 6.0))
+        strikes.append(rng.choice([cluster for cluster in group if not cluster.is_down()]).strike(rng))
+    assert len(strikes) == num_deaths, strikes
+    restart(group, rng)
+    group[2].kill()
+    last = group[0].num_outer_steps() + away
+    wait_until(lambda: restart(group[:2], rng) or group[0].num_outer_steps() >= last)
+    wait_until(lambda: restart(group, rng) or all(cluster.is_over() for cluster in group))
+    outcomes = {cluster.outcome() for cluster in group}
+    assert len(outcomes) == 1 and outcomes.pop()[1] == "pass"
+    assert group[0].show("replay", "run-a", "--outer", "all")["verdict"] == "equal"
+
+
+def restart(clusters: list[Cluster], rng: random.Random) -> None:
+    """Resume the clusters that are down."""
+    for cluster in clusters:
+        if cluster.is_down():
+            cluster.start(workers=rng.choice([1, 2]))

@@ -13,7 +13,7 @@ from assay.records.outer import OuterStep
 from assay.records.replay import PartReplay
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
-from assay.store.outer_log import outer_log
+from assay.store.logs.outer_log import outer_log
 from assay.training.audit import audit_run
 from assay.training.methods.registry import method_of
 from assay.training.outer.cluster import ClusterTrainer
@@ -112,52 +112,52 @@ def check_all(clusters: Sequence[SimulatedCluster]) -> None:
 
 
 def test_a_replay_of_two_undisturbed_clusters_is_equal(clusters: Clusters) -> None:
-    made = clusters("ab", [quiet(), quiet()])
-    train_clusters(made, 0)
-    assert [len(step.parts) for step in steps_of(made[0])] == [2, 2, 2, 2]
-    check_all(made)
+    group = clusters("ab", [quiet(), quiet()])
+    train_clusters(group, 0)
+    assert [len(step.parts) for step in steps_of(group[0])] == [2, 2, 2, 2]
+    check_all(group)
 
 
 def test_deaths_within_the_deadline_change_no_bit(clusters: Clusters, tmp_path: Path) -> None:
     undisturbed = clusters("ab", [quiet(), quiet()], folder="undisturbed", deadline_s=1000.0)
     train_clusters(undisturbed, 0)
     mortal = [Life(random.Random(seed), dies_in=0.05, away_s=5.0) for seed in range(2)]
-    made = clusters("ab", mortal, folder="mortal", deadline_s=1000.0)
-    train_clusters(made, 1)
-    assert sum(cluster.outcomes.count("died") for cluster in made) >= 5
-    assert final_digests(made) == final_digests(undisturbed)
-    check_all(made)
+    group = clusters("ab", mortal, folder="mortal", deadline_s=1000.0)
+    train_clusters(group, 1)
+    assert sum(cluster.outcomes.count("died") for cluster in group) >= 5
+    assert final_digests(group) == final_digests(undisturbed)
+    check_all(group)
 
 
 @pytest.mark.parametrize("seed", [0, *slow(*range(1, 5)), *soaked(*range(5, 40))])
 def test_clusters_that_die_and_come_late_end_with_the_weights_of_a_replay(clusters: Clusters, seed: int) -> None:
     rng = random.Random(seed)
     lives = [Life(random.Random(rng.random()), dies_in=rng.choice([0.0, 0.03]), away_s=60.0) for _ in "abc"]
-    made = clusters("abc", lives, epochs=2)
-    train_clusters(made, seed, nap_s=40.0)
-    check_all(made)
+    group = clusters("abc", lives, epochs=2)
+    train_clusters(group, seed, nap_s=40.0)
+    check_all(group)
 
 
 def test_a_cluster_that_is_away_for_outer_steps_loses_its_lanes_and_gets_lanes_back(clusters: Clusters) -> None:
-    made = clusters("ab", [quiet(), quiet(asleep_from=3, asleep_s=110.0)], epochs=5)
-    train_clusters(made, 0)
-    steps = steps_of(made[0])
+    group = clusters("ab", [quiet(), quiet(asleep_from=3, asleep_s=110.0)], epochs=5)
+    train_clusters(group, 0)
+    steps = steps_of(group[0])
     named = [any(part.cluster == "b" for part in step.parts) for step in steps]
     assert named[:2] == [True, True] and named.count(False) >= 10
     away = named.index(False)
     assert "b" not in steps[away + 2].lanes and len(steps[away + 2].lanes["a"]) == 8
     assert any(named[away:]) and steps[-1].lanes["b"]
-    check_all(made)
+    check_all(group)
 
 
 def test_a_stop_while_a_cluster_waits_for_the_others_changes_no_bit(clusters: Clusters) -> None:
     undisturbed = clusters("ab", [quiet(), quiet()], folder="undisturbed", deadline_s=1000.0)
     train_clusters(undisturbed, 0)
-    made = clusters("ab", [quiet(stops=3), quiet(step_s=3.0)], folder="stopped", deadline_s=1000.0)
-    train_clusters(made, 0)
-    assert made[0].outcomes.count("stopped") >= 2
-    assert final_digests(made) == final_digests(undisturbed)
-    check_all(made)
+    group = clusters("ab", [quiet(stops=3), quiet(step_s=3.0)], folder="stopped", deadline_s=1000.0)
+    train_clusters(group, 0)
+    assert group[0].outcomes.count("stopped") >= 2
+    assert final_digests(group) == final_digests(undisturbed)
+    check_all(group)
 
 
 class KeepsMoments(ClusterTrainer):
@@ -187,22 +187,22 @@ def add_one_by_one(weights: Any, momentum: Any, changes: Any) -> None:
 
 def test_moments_kept_after_a_late_part_are_caught_by_audit_and_replay(clusters: Clusters) -> None:
     late = [quiet(), quiet(asleep_from=2, asleep_s=30.0)]
-    made = clusters("ab", late, epochs=2, trainer_class=KeepsMoments, absent_after=5)
-    train_clusters(made, 0)
-    parts = [part for step in steps_of(made[0]) for part in step.parts]
+    group = clusters("ab", late, epochs=2, trainer_class=KeepsMoments, absent_after=5)
+    train_clusters(group, 0)
+    parts = [part for step in steps_of(group[0]) for part in step.parts]
     assert {part.outer_step for part in parts if part.cluster == "b"} >= {1, 3}
-    for verdict, problems in verdicts(made):
+    for verdict, problems in verdicts(group):
         assert verdict == "fail"
         assert any("cluster 'b' did not begin with the moments of outer step 1" in problem for problem in problems)
-    first = next(part for part in replayed(made[0])[0] if part.differing)
+    first = next(part for part in replayed(group[0])[0] if part.differing)
     assert (first.cluster, first.outer_step) == ("b", 3)
     assert {"moments_digest", "change_sha256"} <= {*first.differing}
 
 
 def test_changes_that_were_added_one_by_one_are_caught_by_a_replay(clusters: Clusters) -> None:
-    made = clusters("abc", [quiet() for _ in "abc"], trainer_class=AddsOneByOne)
-    train_clusters(made, 0)
-    parts, digests = replayed(made[0])
+    group = clusters("abc", [quiet() for _ in "abc"], trainer_class=AddsOneByOne)
+    train_clusters(group, 0)
+    parts, digests = replayed(group[0])
     first = next(part for part in parts if part.differing)
     assert first.outer_step == 2 and "weights_digest" in first.differing
-    assert not digests & final_digests(made)
+    assert not digests & final_digests(group)

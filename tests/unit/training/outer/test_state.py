@@ -39,8 +39,8 @@ def part_of(state: OuterState, cluster: str) -> OuterPart:
 
 def step_after(state: OuterState, parts: str, requests: str = "", absent_after: int = 2) -> OuterStep:
     """Return the entry that follows with parts of some clusters."""
-    made = [part_of(state, cluster) for cluster in parts]
-    return state.next_entry(made, WORKERS, {*requests}, absent_after=absent_after)
+    found = [part_of(state, cluster) for cluster in parts]
+    return state.next_entry(found, WORKERS, {*requests}, absent_after=absent_after)
 
 
 def test_lanes_of_named_parts_advance_and_others_stay() -> None:
