@@ -49,7 +49,8 @@ def forecast_clusters(
     num_bytes = change_bytes(num_weights, config)
     up_s, others = num_bytes / link.bytes_per_s, config.clusters - 1
     requests_s = 2 * link.latency_s * (4 * config.clusters + NUM_REQUESTS)
-    commit_s = calibration.commit_held_s + calibration.commit_written_s
+    # A cluster's commit also holds the outer weights, and the moments to return to.
+    commit_s = 2 * (calibration.commit_held_s + calibration.commit_written_s)
     encoding_s, decoding_s = num_weights * ENCODING_S, num_weights * DECODING_S * config.clusters
     pause_s = commit_s + encoding_s + up_s * (1 + others) + requests_s + decoding_s
     for alone in sizes:

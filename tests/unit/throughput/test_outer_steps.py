@@ -46,7 +46,7 @@ def test_the_bytes_of_a_change_are_those_of_its_file(bits) -> None:
 def test_a_step_is_an_inner_step_and_its_part_of_a_commit_and_an_exchange() -> None:
     """Four lanes of 0.1 s and 0.2 s of all else; a change goes up, and one comes down."""
     found = clusters_of(OuterConfig(every=25))
-    assert found.pause_s == pytest.approx(1.5 + ENCODING_S + 2 * TRANSFER_S + 2 * DECODING_S)
+    assert found.pause_s == pytest.approx(3.0 + ENCODING_S + 2 * TRANSFER_S + 2 * DECODING_S)
     outer = found.trainings["outer_steps"]
     assert outer.step_s.value == pytest.approx(0.6 + found.pause_s / 25)
     assert outer.rows_per_s == pytest.approx(32 / outer.step_s.value)
@@ -88,7 +88,7 @@ def test_each_request_takes_its_way_there_and_back() -> None:
 def test_a_deadline_holds_the_inner_steps_of_a_cluster_that_dies_once() -> None:
     found = clusters_of(OuterConfig(every=25))
     assert found.least_deadline_s == pytest.approx(25 * 0.6)
-    assert found.deadline_after_death_s == pytest.approx(20 + 25 * 0.6 + 1.5 + ENCODING_S + TRANSFER_S)
+    assert found.deadline_after_death_s == pytest.approx(20 + 25 * 0.6 + 3.0 + ENCODING_S + TRANSFER_S)
 
 
 def test_a_deadline_holds_the_transfer_and_how_much_clusters_differ() -> None:
