@@ -1,6 +1,7 @@
 """`assay runs replay`: replay a step of a past run and compare it with the record."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -65,19 +66,12 @@ def replay(
 
     --outer N trains what each cluster trained for outer step N again, from the log where the clusters met.
     """
-    if (step is None) == (outer is None):
-        raise ConfigError("give --step N, or --outer N for a run of several clusters.")
+    others = {"through": through, "attempt": attempt, "lane": lane, "bisect": bisect, "explain": explain, "keep": keep}
+    _check_options(run_id, step, outer, {**others, "watch": watch, "audit-ops": audit_ops})
     if outer is not None:
-        if any((through, lane is not None, attempt, watch, audit_ops, bisect, explain, keep)):
-            raise ConfigError("--outer replays whole outer steps: leave the options of a single --step out.")
         _replay_outer(run_id, outer, as_json=as_json)
     assert step is not None
-    if watch and audit_ops:
-        raise ConfigError("--watch and --audit-ops exclude each other: give one of them.")
     if is_session(run_id):
-        others = {"attempt": attempt, "lane": lane, "bisect": bisect, "explain": explain, "keep": keep}
-        if for_runs := [name for name, value in others.items() if value not in (None, False)]:
-            raise ConfigError(f"--{for_runs[0]} is for runs. Leave it out for a session.")
         _replay_session(run_id, step, through, watch=watch, audit_ops=audit_ops, as_json=as_json)
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
@@ -121,10 +115,24 @@ def replay(
     _print_and_exit(report, as_json)
 
 
+def _check_options(run_id: str, step: int | None, outer: str | None, others: Mapping[str, object]) -> None:
+    """Raise `ConfigError` for options that exclude each other."""
+    names = [name for name, value in others.items() if value is not None and value is not False]
+    if (step is None) == (outer is None):
+        raise ConfigError("give --step N, or --outer N for a run of several clusters.")
+    if outer is not None and names:
+        raise ConfigError(f"--outer replays whole outer steps, and --{names[0]} is for a single --step. Leave it out.")
+    if {"watch", "audit-ops"} <= {*names}:
+        raise ConfigError("--watch and --audit-ops exclude each other: give one of them.")
+    for_runs = [name for name in names if name not in ("through", "watch", "audit-ops")]
+    if is_session(run_id) and for_runs:
+        raise ConfigError(f"--{for_runs[0]} is for runs. Leave it out for a session.")
+
+
 def _replay_outer(run_id: str, outer: str, *, as_json: bool) -> NoReturn:
     if outer != "all" and not outer.isdecimal():
         raise ConfigError(f"--outer {outer}: give the number of an outer step, or 'all'.")
-    from assay.workflows.outer_replay import replay_outer
+    from assay.workflows.outer.replay import replay_outer
     from assay.workflows.run import load_run
 
     report = replay_outer(load_run(current_home(), run_id), None if outer == "all" else int(outer))
