@@ -12,8 +12,8 @@ from assay.distributed.ranks import Ranks
 from assay.records.outer import OuterStep
 from assay.records.replay import PartReplay
 from assay.store.commit_log import CommitLog
-from assay.store.objects import open_store
 from assay.store.logs.outer_log import outer_log
+from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.methods.registry import method_of
 from assay.training.outer.cluster import ClusterTrainer
@@ -24,7 +24,7 @@ from clocks import ManualClock
 from outer_clusters import Life, SimulatedCluster, cluster_run, loader_of, train_clusters
 from variants import slow, soaked
 
-EVERY = 5
+INNER_STEPS = 5
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def clusters(tiny_recipe_tree: dict[str, Any], tmp_path: Path, ranks: Ranks) -> 
         trainer_class: type[ClusterTrainer] = ClusterTrainer,
         **outer: Any,
     ) -> list[SimulatedCluster]:
-        outer = {"every": EVERY, "clusters": len(names), "deadline_s": 20.0, **outer}
+        outer = {"every": INNER_STEPS, "clusters": len(names), "deadline_s": 20.0, **outer}
         tree = {**tiny_recipe_tree, "outer": outer}
         tree["trainer"] = {**tree["trainer"], "epochs": epochs}
         return [

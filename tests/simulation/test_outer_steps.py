@@ -59,7 +59,7 @@ class Cluster:
         meeting = Meeting(store, self.name, CONFIG, clock)
         meeting.announce(announced(self.name))
         began_s = clock.monotonic_s()
-        while not self.has_begun(meeting, clock.monotonic_s() - began_s):
+        while not self.is_in_progress(meeting, clock.monotonic_s() - began_s):
             clock.sleep_s(POLL_S)
         if self.state is None:
             self.state = OuterState.after_entries(meeting.entries()[:1])
@@ -69,7 +69,7 @@ class Cluster:
             self.state, self.num_trained = self.state.after(entry), 0
             self.weights = sha256(f"{self.weights}{entry.to_json()}".encode()).hexdigest()
 
-    def has_begun(self, meeting: Meeting, waited_s: float) -> bool:
+    def is_in_progress(self, meeting: Meeting, waited_s: float) -> bool:
         return meeting.begin(recipe_sha256="r", num_lanes=LANES, lane_steps=LANE_STEPS, waited_s=waited_s)
 
     def next_entry(self, meeting: Meeting, clock: OffClock) -> OuterStep:

@@ -20,7 +20,7 @@ from outer_clusters import Life, SimulatedCluster, cluster_run, train_clusters
 from unit.training.trainer.conftest import token_dataset as token_dataset
 from unit.training.trainer.test_against_pytorch import NUM_STEPS, Rows, rates_of_pytorch, recipe
 
-EVERY = 4
+INNER_STEPS = 4
 CLUSTERS = {"a": [0, 1], "b": [2, 3]}
 
 
@@ -35,7 +35,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 def tree_of(dataset: Path) -> dict[str, Any]:
     tree = recipe(dataset, schedule={"type": "linear", "warmup_steps": 3})
-    return {**tree, "outer": {"every": EVERY, "bits": 32, "deadline_s": 1000.0}}
+    return {**tree, "outer": {"every": INNER_STEPS, "bits": 32, "deadline_s": 1000.0}}
 
 
 def local_sgd(tree: dict[str, Any], dataset: Path) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def local_sgd(tree: dict[str, Any], dataset: Path) -> dict[str, Tensor]:
             for group in optimizers[name].param_groups:
                 group["lr"] = rate
             optimizers[name].step()
-        if step % EVERY == 0:
+        if step % INNER_STEPS == 0:
             states = [(num_rows[name], deepcopy(models[name].state_dict())) for name in CLUSTERS]
             total = sum(weight for weight, _ in states)
             mean = {key: sum(weight * state[key] for weight, state in states) / total for key in states[0][1]}

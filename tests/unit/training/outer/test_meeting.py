@@ -30,7 +30,7 @@ def announced(cluster: str, **changes: Any) -> ClusterAnnounced:
     return ClusterAnnounced.model_validate({**values, **changes})
 
 
-def begun(store: ObjectStore) -> tuple[Meeting, Meeting, OuterState]:
+def running_clusters(store: ObjectStore) -> tuple[Meeting, Meeting, OuterState]:
     """Return two clusters and the state before the first outer step."""
     first, second = meeting_of(store, "a"), meeting_of(store, "b")
     first.announce(announced("a"))
@@ -55,7 +55,7 @@ def part_of(state: OuterState, cluster: str, change: bytes = b"change", **change
 
 
 def test_of_two_clusters_that_put_an_entry_both_read_the_first() -> None:
-    first, second, state = begun(open_store("memory:"))
+    first, second, state = running_clusters(open_store("memory:"))
     first.put_part(part_of(state, "a"), b"change")
     assert first.poll(state, may_close=False) is None
     # `first` closes the outer step while `second` has not looked since: its entry with both parts comes too late.
@@ -67,7 +67,7 @@ def test_of_two_clusters_that_put_an_entry_both_read_the_first() -> None:
 
 
 def test_an_outer_step_with_all_parts_needs_no_deadline() -> None:
-    first, second, state = begun(open_store("memory:"))
+    first, second, state = running_clusters(open_store("memory:"))
     second.put_part(part_of(state, "b"), b"change")
     first.put_part(part_of(state, "a"), b"change")
     entry = second.poll(state, may_close=False)
@@ -83,20 +83,20 @@ def test_the_run_begins_after_the_deadline_with_who_is_there() -> None:
 
 
 def test_a_part_that_was_put_before_is_put_again_in_silence() -> None:
-    first, _, state = begun(open_store("memory:"))
+    first, _, state = running_clusters(open_store("memory:"))
     for inner_s in (1.0, 2.0):
         first.put_part(part_of(state, "a", inner_s=inner_s), b"change")
 
 
 def test_another_part_of_the_same_outer_step_is_refused() -> None:
-    first, _, state = begun(open_store("memory:"))
+    first, _, state = running_clusters(open_store("memory:"))
     first.put_part(part_of(state, "a"), b"change")
     with pytest.raises(DataError, match=r"with other results \(change_sha256, num_bytes\)"):
         first.put_part(part_of(state, "a", change=b"other one"), b"other one")
 
 
 def test_clusters_with_different_weights_take_no_outer_step() -> None:
-    first, second, state = begun(open_store("memory:"))
+    first, second, state = running_clusters(open_store("memory:"))
     first.put_part(part_of(state, "a"), b"change")
     second.put_part(part_of(state, "b", weights_digest="v" * 64), b"change")
     with pytest.raises(DataError, match="a: wwwwwwwwwwww…, b: vvvvvvvvvvvv…"):
@@ -122,7 +122,7 @@ class CorruptingStore:
 
 
 def test_a_change_is_read_again_until_its_digest_is_right() -> None:
-    first, _, state = begun(open_store("memory:"))
+    first, _, state = running_clusters(open_store("memory:"))
     part = part_of(state, "a")
     first.put_part(part, b"change")
     damaged: list[Any] = [CorruptingStore(first.store, reads) for reads in (2, 3)]
@@ -133,7 +133,7 @@ def test_a_change_is_read_again_until_its_digest_is_right() -> None:
 
 def test_an_edited_entry_is_refused() -> None:
     store = open_store("memory:")
-    first, _, state = begun(store)
+    first, _, state = running_clusters(store)
     first.put_part(part_of(state, "a"), b"change")
     assert first.poll(state, may_close=True) is not None
     data = store.get("outer/00000001.json")
@@ -166,14 +166,14 @@ def test_clusters_that_do_not_belong_together_are_refused_before_anything_is_put
 
 
 def test_another_recipe_is_refused_once_the_run_began() -> None:
-    first, _, _ = begun(open_store("memory:"))
+    first, _, _ = running_clusters(open_store("memory:"))
     with pytest.raises(ConfigError, match="another recipe is trained there"):
         begin(first, recipe_sha256="other")
 
 
 def test_a_cluster_may_join_a_run_that_began_though_all_lanes_have_workers() -> None:
     store = open_store("memory:")
-    begun(store)
+    running_clusters(store)
     meeting_of(store, "c").announce(announced("c", workers=3))
 
 
@@ -199,7 +199,7 @@ def test_a_trouble_at_any_call_changes_no_outer_step(trouble: Trouble) -> None:
     while True:
         clock = ManualClock()
         failing = FailingStore(open_store("memory:"), {number: trouble}, clock)
-        first, second, state = begun(patient(failing, clock))
+        first, second, state = running_clusters(patient(failing, clock))
         for meeting in (first, second):
             meeting.put_part(part_of(state, meeting.cluster), b"change")
         entries = [meeting.poll(state, may_close=False) for meeting in (first, second)]

@@ -75,5 +75,7 @@ def test_each_lane_is_read_from_its_own_position(done: int) -> None:
         ((3,), 4, (3, 8, 9, 10)),
     ],
 )
-def test_slots_are_a_power_of_two_and_one_a_rank(lanes: tuple[int, ...], world_size: int, slots: tuple[int, ...]) -> None:
+def test_slots_are_a_power_of_two_and_one_a_rank(
+    lanes: tuple[int, ...], world_size: int, slots: tuple[int, ...]
+) -> None:
     assert slots_of(lanes, num_lanes=8, world_size=world_size) == slots

@@ -10,13 +10,13 @@ from assay.base.errors import DataError
 from assay.records.outer import LaneSteps, OuterBegan, OuterPart, OuterStep
 from assay.training.outer.state import OuterState, divided
 
-EVERY, LANE_STEPS = 5, 12
+INNER_STEPS, LANE_STEPS = 5, 12
 WORKERS = {"a": 1, "b": 1, "c": 2}
 
 
 def began(**lanes: Sequence[int]) -> OuterBegan:
     return OuterBegan(
-        recipe_sha256="", dataset_fingerprint="", inner_steps=EVERY, lane_steps=LANE_STEPS,
+        recipe_sha256="", dataset_fingerprint="", inner_steps=INNER_STEPS, lane_steps=LANE_STEPS,
         lanes={cluster: tuple(of_cluster) for cluster, of_cluster in lanes.items()},
     )  # fmt: skip
 
