@@ -1,0 +1,1 @@
+"""Verbs of runs that train over several clusters: replay, pilot."""
