@@ -60,7 +60,7 @@ def _print_version(context: click.Context, _: click.Parameter, is_requested: boo
 )
 @click.option("--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit.")
 def cli() -> None:
-    """Take a post-training experiment from a promising pilot to decision-ready evidence."""
+    """Take a post-training experiment from a pilot to decision-ready evidence."""
 
 
 def main(arguments: list[str] | None = None) -> Any:

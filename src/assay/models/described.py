@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
+from assay.base.shapes import Shaped
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -15,7 +17,7 @@ def builds_without_numbers() -> bool:
     return active_fake_mode() is not None
 
 
-def has_numbers(tensor: Tensor) -> bool:
+def has_numbers(tensor: Shaped[Tensor, "..."]) -> bool:
     """Return False for a tensor that has a shape only."""
     return not isinstance(tensor, FakeTensor)
 

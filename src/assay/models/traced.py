@@ -37,7 +37,7 @@ class Product(NamedTuple):
         return self.item_bytes * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
-class Attention(NamedTuple):
+class TracedAttention(NamedTuple):
     """Equal calls of fused self-attention."""
 
     name: str
@@ -45,7 +45,7 @@ class Attention(NamedTuple):
     heads: int
     kv_heads: int
     width: int
-    """Of a head."""
+    """Width of a head."""
     lengths: tuple[int, ...]
     """Tokens of each sequence."""
     is_causal: bool
@@ -65,14 +65,14 @@ class Attention(NamedTuple):
         return self.item_bytes * numbers * (2 if self.direction == "backward" else 1)
 
 
-Operator = TypeVar("Operator", Product, Attention)
+Operator = TypeVar("Operator", Product, TracedAttention)
 
 
 class PassTrace(NamedTuple):
     """The operators of a lane's pass over one micro-batch, and what it holds in memory."""
 
     products: tuple[Product, ...]
-    attentions: tuple[Attention, ...]
+    attentions: tuple[TracedAttention, ...]
     other_bytes: int
     """Read and written by all other operators, each by itself."""
     num_kernels: int

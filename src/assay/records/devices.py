@@ -16,7 +16,7 @@ class DeviceSheet(NamedTuple):
     link_bytes_per_s: float
     """To the other cards of its node in each direction: NVLink, or PCIe where there is none."""
     network_bytes_per_s: float | None
-    """Of the maker's own node of 8 cards to other nodes in each direction; None: the maker builds no such node."""
+    """From the maker's own node of 8 cards to other nodes in each direction; None: the maker builds no such node."""
     source: str
     """The maker's data sheet, product brief or architecture paper of this product."""
 

@@ -256,13 +256,13 @@ class ClustersForecast(Record):
     every: PositiveInt
     """Inner steps between two outer steps."""
     bits: PositiveInt
-    """Of a weight's change."""
+    """Bits of a weight's change."""
     world_size: PositiveInt
     """Workers of each cluster."""
     trainings: dict[Literal["one_cluster", "synchronous", "outer_steps"], ClusterTraining]
     """Each with the recipe's batch, which clusters share."""
     pause_s: NonNegativeFloat
-    """Of an outer step: commit, exchange of the changes."""
+    """Duration of an outer step: commit, exchange of the changes."""
     waiting_share: NonNegativeFloat
     """Share of the time in pauses."""
     advised_every: NonNegativeInt

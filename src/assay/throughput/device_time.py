@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from assay.models.traced import MATRICES_OF_ATTENTION, Attention, PassTrace, Product
+from assay.models.traced import MATRICES_OF_ATTENTION, PassTrace, Product, TracedAttention
 from assay.records.devices import DeviceSheet
 
 Loss = Literal["tiles", "waves", "alignment"]
@@ -113,7 +113,7 @@ def _with_tile(product: Product, device: DeviceSheet, tile_m: int, tile_n: int) 
     return _losses(ideal_s, tiled_s, waved_s, aligned_s, tile=(tile_m, tile_n))
 
 
-def attention_time(attention: Attention, device: DeviceSheet) -> OperatorTime:
+def attention_time(attention: TracedAttention, device: DeviceSheet) -> OperatorTime:
     """Return the time of one call of fused attention."""
     if not device.multiprocessors:
         return OperatorTime(attention.flops / _rate(attention.item_bytes, device), 0.0, 0.0, 0.0)

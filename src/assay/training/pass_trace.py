@@ -26,7 +26,7 @@ from assay.data.loader.batch import MicroBatch
 from assay.models.compute_copy import as_bfloat16
 from assay.models.described import has_numbers
 from assay.models.kernels.triton_use import assumed_triton
-from assay.models.traced import Attention, Direction, PassTrace, Product
+from assay.models.traced import Direction, PassTrace, Product, TracedAttention
 from assay.training.trainer.config import Precision
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.method import LossMethod
@@ -103,7 +103,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numberless = numberless
         self.modules = ModuleTracker()
         self.products: Counter[Product] = Counter()
-        self.attentions: Counter[Attention] = Counter()
+        self.attentions: Counter[TracedAttention] = Counter()
         self.other_bytes = self.num_kernels = 0
 
     def __torch_dispatch__(
@@ -143,13 +143,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             row_multiple=math.gcd(*rows),
         )  # fmt: skip
 
-    def _attention(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Attention:
+    def _attention(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TracedAttention:
         named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | dict(kwargs)
         query, key = named["query"], named["key"]
         lengths = [query.shape[2]] * query.shape[0] if query.dim() > 3 else named["borders"].diff().tolist()
         # Activations that are computed twice have a forward pass within the backward pass.
         direction: Direction = "backward" if "backward" in func._schema.name else "forward"
-        return Attention(
+        return TracedAttention(
             name=self._origin()["name"],
             direction=direction,
             heads=query.shape[1],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.models.traced import Attention, Product
+from assay.models.traced import TracedAttention, Product
 from assay.records.devices import DEVICES, DeviceSheet
 from assay.throughput.device_time import (
     ALIGNED_SHARE,
@@ -61,8 +61,8 @@ def test_matrices_have_to_come_from_memory() -> None:
     assert found.seconds == pytest.approx(narrow.num_bytes / (0.9 * DEVICES["H100"].memory_bytes_per_s))
 
 
-def attention(width: int, *, lengths: tuple[int, ...] = (1280,), heads: int = 1) -> Attention:
-    return Attention("attention", "forward", heads, heads, width, lengths, is_causal=False, item_bytes=2)
+def attention(width: int, *, lengths: tuple[int, ...] = (1280,), heads: int = 1) -> TracedAttention:
+    return TracedAttention("attention", "forward", heads, heads, width, lengths, is_causal=False, item_bytes=2)
 
 
 def test_a_head_of_60_is_computed_as_one_of_64_and_copied() -> None:
@@ -91,7 +91,7 @@ def nano_gpt_seconds(vocabulary: int) -> float:
     matrices = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
     layers = 12 * sum(forward_and_backward(*sizes) for sizes in matrices)
     head = forward_and_backward(WIDTH, vocabulary, 1 if vocabulary % 2 else 64)
-    rows = Attention("", "forward", 12, 12, 64, (1024,) * 12, is_causal=True, item_bytes=2)
+    rows = TracedAttention("", "forward", 12, 12, 64, (1024,) * 12, is_causal=True, item_bytes=2)
     directions = (rows, rows._replace(direction="backward"))
     fused = 12 * sum(attention_time(item, DEVICES["A100"]).seconds for item in directions)
     # Around the products: 2.2 MB a token as compiled, and the loss's logits, written and read in both types.

@@ -113,7 +113,7 @@ def _clusters(found: ThroughputForecast) -> Iterator[Block]:
     settings = found.clusters[0]
     trainings = [(item.world_size, way, item.trainings[way]) for item in found.clusters for way in item.trainings]
     yield TitledTable.of(
-        f"{settings.num_clusters} clusters, {bytes_text(found.link.bytes_per_s)}/s each",
+        f"{number_of(settings.num_clusters, 'cluster')}, {bytes_text(found.link.bytes_per_s)}/s each",
         f"An outer step every {number_of(settings.every, 'step')}, {settings.bits} bits a weight. Its effect on the "
         "loss is not modelled (docs/benchmarks.md).",
         trainings,

@@ -14,18 +14,19 @@ class OperatorView(View):
     busiest worker."""
 
     kind: Literal["product", "attention"]
+    """A matrix product, or fused attention."""
     names: tuple[str, ...]
     """Modules, with `*` for the number of a layer."""
     sizes: str
-    """Of a product, rows x inputs x outputs; of attention, sequences x tokens x heads x width."""
+    """For a product, rows x inputs x outputs; for attention, sequences x tokens x heads x width."""
     calls: int
-    """Of one pass."""
+    """In one pass."""
     flops: int
-    """Of one pass, as torch counts them."""
+    """In one pass, as torch counts them."""
     num_bytes: int
-    """Of one pass: matrices read and written."""
+    """Matrices read and written in one pass."""
     seconds: float
-    """Of one pass."""
+    """In one pass."""
     lost: dict[str, float]
     """Share of these seconds that is lost to `tiles`, `waves`, `alignment` and `vocabulary`."""
 
@@ -37,17 +38,21 @@ class CollectiveView(View):
     num_bytes: int
     """Sent by the busiest worker."""
     seconds: float
+    """In a step, if nothing overlaps with it."""
 
 
 class ShapeAdviceView(View):
     """A change that wastes less."""
 
     aspect: Aspect
+    """What is too large, too small or uneven."""
     name: str
     patch: dict[str, Any]
+    """Keys of the recipe to values."""
     changes: Changed
     """`rounding`: results up to rounding and random draws; `training`: which rows share a step; `model`: the model."""
     consequence: str
+    """What else changes, as a sentence."""
     time_saved: float
     """Share of the step's time for as many rows; negative if the model does more."""
     waste_saved: float
@@ -61,26 +66,34 @@ class ShapeCandidateView(View):
 
     name: str
     because: str
+    """Why it is proposed, with its estimated gain."""
     patch: dict[str, Any]
+    """Keys of the recipe to values."""
 
 
 class ShapesView(View):
     """The shapes of a training step on a device."""
 
     recipe_name: str
+    """`name` in the recipe."""
     device: str
+    """Its name in the table of data sheets, or `cpu`."""
     source: str
-    """Of the device's figures."""
+    """Where the device's figures come from."""
     workers: int
+    """World size."""
     basis: TimeBasis
+    """`estimate`: from data sheets. `corrected`: by passes that were measured here."""
     rows: tuple[int, ...]
-    """Of the micro-batches that were traced."""
+    """In the micro-batches that were traced."""
     tokens: tuple[int, ...]
     """Tokens that each of them computes, padding counted."""
     passes: float
     """Passes of the busiest worker in a step."""
     step_s: float
+    """Passes, sums of lanes and the update of the busiest worker."""
     pass_s: float
+    """Mean of a forward and backward pass."""
     pass_parts_s: dict[str, float]
     """Products, attention, all other operators."""
     update_s: float
@@ -88,12 +101,16 @@ class ShapesView(View):
     model_share: float | None
     """FLOPs of a pass over what the device could do in its time in bfloat16; null on a CPU."""
     operators: tuple[OperatorView, ...]
+    """The longest first."""
     collectives: tuple[CollectiveView, ...]
     """Estimated."""
     memory_bytes: dict[str, int]
-    """Of a worker by part; its activations as traced."""
+    """A worker's memory by part; its activations as traced."""
     device_bytes: float
+    """Memory of the device."""
     advice: tuple[ShapeAdviceView, ...]
+    """What saves the most first."""
     candidates: tuple[ShapeCandidateView, ...]
     """The advice that changes one key."""
     notes: tuple[str, ...]
+    """What the estimate leaves out, as sentences."""

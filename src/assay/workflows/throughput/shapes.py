@@ -6,7 +6,6 @@ passes of changes, timed here in turn with it --------> what each change saves
 """
 
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from assay.data.loader.batch import MicroBatch
 from assay.data.loader.lane_shares import LaneShares, useful_world_size
 from assay.distributed.rank_device import device_of
 from assay.elastic.processor import gpus_here
-from assay.models.traced import Attention, PassTrace, Product
+from assay.models.traced import PassTrace, Product, TracedAttention
 from assay.records.devices import DEVICES, DeviceSheet, find_device
 from assay.records.throughput import ParallelMode
 from assay.reporting.views.shapes import (
@@ -89,9 +88,9 @@ class _Step(NamedTuple):
     recipe: Recipe
     traces: tuple[PassTrace, ...]
     times: PassTime
-    """Of one pass: the mean of the traced ones."""
+    """Times of one pass: the mean of the traced ones."""
     passes: float
-    """Of a lane."""
+    """Passes of a lane."""
     shares: LaneShares
     collectives: tuple[Collective, ...]
     update_s: float
@@ -125,7 +124,7 @@ def setting_of(
 
     Raises `ConfigError` if its data sheet is not known, or if it is to be measured and is not here.
     """
-    here = [found for card in gpus_here(os.environ) if (found := find_device(card)) is not None]
+    here = [found for card in gpus_here() if (found := find_device(card)) is not None]
     known = f"Known are {', '.join(DEVICES)}; cpu is this machine's, with --measure"
     if name is None and not here:
         raise ConfigError(f"--device: this machine has no GPU whose data sheet is known. Name one. {known}.")
@@ -316,7 +315,7 @@ def _operators(
     trace: PassTrace, device: DeviceSheet, factors: PassTime, vocabulary: int | None, largest_id: int
 ) -> Iterator[OperatorView]:
     """Yield the operators of a pass, those of equal sizes together, most time first."""
-    groups: dict[Any, list[Product | Attention]] = defaultdict(list)
+    groups: dict[Any, list[Product | TracedAttention]] = defaultdict(list)
     for product in trace.products:
         groups[product.batch, product.item_bytes, *sorted((product.m, product.n, product.k))].append(product)
     for attention in trace.attentions:
@@ -328,7 +327,7 @@ def _operators(
 
 
 def _operator(
-    operators: Sequence[Product | Attention], device: DeviceSheet, vocabulary: int | None, largest_id: int
+    operators: Sequence[Product | TracedAttention], device: DeviceSheet, vocabulary: int | None, largest_id: int
 ) -> OperatorView:
     first = operators[0]
     seconds, lost = 0.0, dict.fromkeys((*LOSSES, "vocabulary"), 0.0)
@@ -349,7 +348,7 @@ def _operator(
     )
 
 
-def _sizes(operator: Product | Attention) -> str:
+def _sizes(operator: Product | TracedAttention) -> str:
     if isinstance(operator, Product):
         batch = f"{operator.batch} x " if operator.batch > 1 else ""
         return f"{batch}{operator.m} x {operator.k} x {operator.n}"
@@ -359,10 +358,10 @@ def _sizes(operator: Product | Attention) -> str:
 
 
 def _lost(
-    operator: Product | Attention, device: DeviceSheet, vocabulary: int | None, largest_id: int
+    operator: Product | TracedAttention, device: DeviceSheet, vocabulary: int | None, largest_id: int
 ) -> dict[str, float]:
     """Return the seconds of a call and what it loses; along the vocabulary, what the vocabulary's size loses."""
-    if isinstance(operator, Attention):
+    if isinstance(operator, TracedAttention):
         return _times(attention_time(operator, device))
     found = product_time(operator, device)
     if vocabulary is None or vocabulary not in (operator.m, operator.n, operator.k):

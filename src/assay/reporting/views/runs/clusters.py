@@ -17,7 +17,9 @@ class ClusterPartView(View):
     """What one cluster contributed to one outer step."""
 
     cluster: str
+    """Its name."""
     num_lanes: int
+    """Lanes that it trained."""
     num_rows: int
     num_bytes: int
     """Size of the change that it put."""
@@ -29,7 +31,9 @@ class OuterStepView(View):
     """One outer step."""
 
     outer_step: int
+    """From 1."""
     parts: tuple[ClusterPartView, ...]
+    """In the order of the clusters' names."""
     absent: tuple[str, ...]
     """Clusters that were expected and are not in it."""
 
@@ -38,6 +42,7 @@ class ClustersView(View):
     """A run that trains its share of the lanes with other clusters."""
 
     cluster: str
+    """This run's."""
     meeting_url: str
     """Store in which the clusters meet, without secrets."""
     problem: str = ""
