@@ -33,5 +33,5 @@ def test_wrong_input_is_said_as_the_commands_say_it(tmp_path: Path) -> None:
         assay.Dataset("none")
     with pytest.raises(assay.AssayError, match="build needs a source"):
         assay.Dataset.build(out=tmp_path / "none")
-    with pytest.raises(assay.AssayError, match="No such option"):
+    with pytest.raises(assay.AssayError, match="There is no keyword 'jbs'"):
         assay.Dataset.index(tmp_path, tmp_path / "none", jbs=3)

@@ -85,7 +85,7 @@ class Recipe(FrozenConfig):
         tree: dict[str, Any] = write(self)
         if self.outer is None:
             tree.pop("outer", None)
-        return tree
+        return tree if self.version == 1 else {"version": self.version, **tree}
 
     @model_validator(mode="after")
     def _the_method_takes_the_layout(self) -> "Recipe":
