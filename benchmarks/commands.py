@@ -52,6 +52,8 @@ EMPTY_HOME_COMMANDS = (
     "train no.yaml --check",
     "train --resume no",
     "train new no",
+    "train pilot no.yaml",
+    "doctor shapes no.yaml",
     "train import no --model no --training no --out no",
     "runs delete no --yes",
     "runs tag no tag",

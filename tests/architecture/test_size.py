@@ -13,7 +13,7 @@ LINES = {
     "api": 700,
     "base": 1_700,
     "checks": 2_600,
-    "cli": 8_300,
+    "cli": 8_350,
     "dashboard": 3_400,
     "data": 9_400,
     "decision": 2_700,
@@ -36,10 +36,10 @@ LINES = {
     "training": 13_100,
     "triage": 8_000,
     "workers": 5_650,
-    "workflows": 11_700,
+    "workflows": 11_850,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 10_600
+BENCHMARK_LINES = 11_500
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0

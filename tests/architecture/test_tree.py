@@ -59,6 +59,7 @@ READS_ENVIRONMENT = {
     "base/json_log.py": "the format of log lines, for this process and those that it starts",
     "store/home.py": "where runs and the ledger lie, for those below",
     "store/objects.py": "the S3 client's own variables",
+    "workflows/outer/pilot.py": "of the clusters that a pilot starts",
     "inference/endpoint.py": "the key of an endpoint",
     "scoring/python_graders.py": "what the operator says of graders",
     "cli/parameters.py": "likewise, for processes that a command starts",

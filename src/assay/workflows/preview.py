@@ -20,6 +20,7 @@ from assay.data.loader.config import LineLayout, PackedLayout
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.trackers.gpus import smallest_gpu_bytes
 from assay.training.model_folders import check_models
+from assay.training.outer.pilot import outer_warnings
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import samples
 from assay.workflows.calibration import Calibration
@@ -120,11 +121,18 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
         num_evaluations=_num_due(steps.planned, trainer.evaluate_every),
         warnings=(
             *notes,
+            *_outer_notes(recipe, planned=steps.planned),
             *_notes(recipe, num_rows=num_rows, planned=steps.planned, world_size=world_size),
             *(_line_notes(recipe, dataset) if gpu is not None else ()),
             *(_length_notes(recipe, memory, gpu) if gpu is not None and memory is not None else ()),
         ),
     )
+
+
+def _outer_notes(recipe: Recipe, *, planned: int) -> list[str]:
+    if recipe.outer is None:
+        return []
+    return outer_warnings(recipe.outer.optimizer, num_outer_steps=-(-planned // recipe.outer.every))
 
 
 def expected_s(found: Preview, measured: Calibration) -> float:

@@ -78,8 +78,7 @@ def replay(
     from assay.training.replay.request import ReplayRequest
     from assay.workflows.run import load_run
 
-    run = load_run(current_home(), run_id)
-    recipe = recipe_of(run)
+    recipe = recipe_of(run := load_run(current_home(), run_id))
     request = ReplayRequest(
         step=step,
         through_step=through,

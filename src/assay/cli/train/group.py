@@ -47,15 +47,15 @@ _MODULES = {
     "join": ("assay.cli.train.join", "Add this machine, or nodes of a cluster, to a run."),
     "stop": ("assay.cli.train.join", "Ask a run to commit and stop."),
     "resize": ("assay.cli.train.join", "Give a run on Kubernetes more or fewer nodes."),
+    "pilot": ("assay.cli.train.pilot", "Compare outer optimizers in short runs, for several clusters."),
     "drill": ("assay.cli.train.drill", "Inject faults into a short run, and check its weights."),
 }
 
 
 _SECTIONS = {
-    "Several clusters": ("cluster", "meet"),
     "Stopping and resuming": ("take_over", "other_device", "leave_within"),
     "Failures": ("after_death", "hang_s", "verify_commits", "store_retry_s", "faults"),
-    "Workers": ("share", "python_graders"),
+    "Workers and clusters": ("share", "python_graders", "cluster", "meet"),
     "Checking and logging": ("measure_s", "verbose", "log_format"),
     **OPTION_SECTIONS,
 }
@@ -167,7 +167,7 @@ def train(
 ) -> None:
     """Train RECIPE (YAML) with OVERRIDES (trainer.epochs=2), evaluate and audit.
 
-    SIGTERM and Ctrl-C commit and stop. --workers and --parallel may change at every resume, with equal weights.
+    SIGTERM and Ctrl-C commit and stop. --workers and --parallel may change at every resume.
     A RECIPE with stages is a pipeline (docs/pipelines.md).
     """
     set_python_graders(python_graders)

@@ -35,7 +35,7 @@ class PilotRun(NamedTuple):
     """Held-out loss at the end, one a seed; all runs of a pilot have the same seeds in the same order."""
 
 
-class Proposal(NamedTuple):
+class OuterProposal(NamedTuple):
     """The outer optimizer for the whole run."""
 
     optimizer: OuterOptimizerConfig
@@ -43,7 +43,7 @@ class Proposal(NamedTuple):
     """A sentence with the figures."""
 
 
-def propose(runs: Sequence[PilotRun]) -> Proposal:
+def propose(runs: Sequence[PilotRun]) -> OuterProposal:
     """Return the optimizer with the lowest mean loss if it beats averaging in every seed; else averaging.
 
     Raises `ConfigError` if no run averages, or if a loss is missing.
@@ -64,9 +64,9 @@ def propose(runs: Sequence[PilotRun]) -> Proposal:
         others = [run for run in runs if run is not baseline and math.isfinite(mean(run.losses))]
         closest = min(others, key=lambda run: mean(run.losses), default=None)
         more = f", {optimizer_text(closest.optimizer)} {mean(closest.losses):.4f}" if closest else ""
-        return Proposal(AVERAGE, f"no candidate beat averaging in every seed ({seeds}; {average_text}{more})")
+        return OuterProposal(AVERAGE, f"no candidate beat averaging in every seed ({seeds}; {average_text}{more})")
     reason = f"it beat averaging in every seed ({seeds}; {mean(best.losses):.4f}, {average_text})"
-    return Proposal(best.optimizer, reason)
+    return OuterProposal(best.optimizer, reason)
 
 
 def outer_warnings(optimizer: OuterOptimizerConfig, *, num_outer_steps: int) -> list[str]:
@@ -84,7 +84,7 @@ def outer_warnings(optimizer: OuterOptimizerConfig, *, num_outer_steps: int) -> 
         found.append(
             f"{momentum}, rate={optimizer.rate:g}: outer steps move the weights up to {factor:.2g} times as far as the "
             "clusters do. That costs loss unless the inner learning rate is too low or the weights are trained "
-            "already. Compare it with averaging in a pilot (--pilot), or use outer.optimizer.type=average."
+            "already. Compare it with averaging (assay train pilot), or use outer.optimizer.type=average."
         )
     return found
 

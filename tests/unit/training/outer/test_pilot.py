@@ -37,8 +37,8 @@ def test_an_optimizer_is_proposed_if_it_beats_averaging_in_every_seed(slow, fast
 
 
 def test_the_reason_has_the_figures() -> None:
-    kept = propose([PilotRun(AVERAGE, (3.0, 3.2)), PilotRun(FAST, (3.6, 3.8)), PilotRun(SLOW, (3.0, 3.4))])
-    assert kept.reason == (
+    retained = propose([PilotRun(AVERAGE, (3.0, 3.2)), PilotRun(FAST, (3.6, 3.8)), PilotRun(SLOW, (3.0, 3.4))])
+    assert retained.reason == (
         "no candidate beat averaging in every seed (2 seeds; averaging 3.1000, "
         "Nesterov (rate 0.8, momentum 0.5) 3.2000)"
     )
@@ -71,7 +71,7 @@ def test_the_warning_ends_where_the_momentum_has_settled(momentum, least) -> Non
 def test_large_factors_are_warned_of(rate, momentum, factor) -> None:
     (warning,) = outer_warnings(nesterov(rate, momentum), num_outer_steps=1000)
     assert f"rate={rate:g}: outer steps move the weights up to {factor} times as far" in warning
-    assert "(--pilot)" in warning
+    assert "(assay train pilot)" in warning
 
 
 def test_averaging_is_never_warned_of() -> None:
