@@ -13,9 +13,8 @@ from assay.base.errors import StoreError
 from assay.records.rollout_log import GroupRecord, JudgeScore, JudgeScoreGroup
 from assay.records.run import Run
 from assay.scoring.graders import grader_sha256
-from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
+from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog, effective_commits
 from assay.store.objects import ObjectStore, open_store
-from assay.store.commit_log import effective_commits
 from assay.training.audit import audit_run
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import read_rollout_log

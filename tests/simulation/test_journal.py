@@ -26,9 +26,8 @@ from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
 from assay.records.rollout_log import GroupRecord, JudgeScoreGroup, RolloutRecord
 from assay.scoring.grade import Grade, ItemFailure
-from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
+from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog, effective_commits
 from assay.store.objects import ObjectStore, open_store
-from assay.store.commit_log import effective_commits
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.reward_cache import RewardCache

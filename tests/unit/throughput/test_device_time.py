@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.models.traced import TracedAttention, Product
+from assay.models.traced import Product, TracedAttention
 from assay.records.devices import DEVICES, DeviceSheet
 from assay.throughput.device_time import (
     ALIGNED_SHARE,
