@@ -117,8 +117,8 @@ def clusters(tiny_recipe_tree: dict[str, Any], tmp_path: Path) -> Iterator[Clust
             cluster.kill()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + START_S
+def wait_until(condition: Callable[[], bool], limit_s: float = START_S) -> None:
+    deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
@@ -164,7 +164,7 @@ def test_a_cluster_that_returns_with_more_workers_than_lanes_trains_on(clusters:
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("plan", [*slow((4, 5, 2)), *soaked((30, 40, 10))])
+@pytest.mark.parametrize("plan", [*slow((4, 5, 2)), *soaked((30, 25, 10))])
 def test_random_deaths_of_clusters_ranks_and_supervisors(clusters: Clusters, plan: tuple[int, int, int]) -> None:
     num_deaths, epochs, away = plan
     rng = random.Random(num_deaths)
@@ -182,7 +182,7 @@ def test_random_deaths_of_clusters_ranks_and_supervisors(clusters: Clusters, pla
     group[2].kill()
     last = group[0].num_outer_steps() + away
     wait_until(lambda: restart(group[:2], rng) or group[0].num_outer_steps() >= last)
-    wait_until(lambda: restart(group, rng) or all(cluster.is_over() for cluster in group))
+    wait_until(lambda: restart(group, rng) or all(cluster.is_over() for cluster in group), limit_s=900.0)
     outcomes = {cluster.outcome() for cluster in group}
     assert len(outcomes) == 1 and outcomes.pop()[1] == "pass"
     assert group[0].show("replay", "run-a", "--outer", "all")["verdict"] == "equal"
