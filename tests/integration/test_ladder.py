@@ -153,7 +153,7 @@ def test_a_ladder_adopts_keeps_out_rolls_back_and_names_the_interaction(project:
     assert view["known_good"].endswith("docs-constant/constant.known_good.json")
     page = ladder.page()
     assert "constant interacts with faster: together" in page and "less than the sum of" in page
-    assert "- gain: rung s20. Its verdicts on 4 changes were those of the base's own size" in page
+    assert "- gain, code length, warnings: rung s20. Its verdicts on 4 changes were those of the base's own size" in page
     assert (ladder.home / "campaigns" / "docs" / "ladder.html").is_file()
     config = json.loads(Path(view["known_good"]).read_text())["recipe"]["trainer"]["optimizer"]
     assert (config["learning_rate"], config["schedule"]) == (0.006, {"type": "constant"})
@@ -172,7 +172,7 @@ def test_a_rung_that_leaves_the_band_of_the_smaller_ones_stops_the_ladder(projec
     assert not (ladder.home / "campaigns" / "docs-faster").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_ladder_that_is_killed_at_every_stage_ends_with_the_same_page(project: Path, tmp_path: Path) -> None:
     changes, gates = [FASTER, CONSTANT], {"warnings": True, "code_length": {"margin": 0.5}}
