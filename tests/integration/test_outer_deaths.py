@@ -22,9 +22,10 @@ from assay.training.outer.replay import OuterReplayer
 from assay.training.trainer.context import RankContext
 from clocks import ManualClock
 from outer_clusters import Life, SimulatedCluster, cluster_run, loader_of, train_clusters
-from variants import slow, soaked
 
 INNER_STEPS = 5
+LATE_SLOW = [pytest.param(seed, 2, marks=pytest.mark.slow) for seed in range(1, 5)]
+LATE_SOAK = [pytest.param(seed, 2, marks=pytest.mark.soak) for seed in range(5, 40)]
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +130,18 @@ def test_deaths_within_the_deadline_change_no_bit(clusters: Clusters, tmp_path: 
     check_all(group)
 
 
-@pytest.mark.parametrize("seed", [0, *slow(*range(1, 5)), *soaked(*range(5, 40))])
-def test_clusters_that_die_and_come_late_end_with_the_weights_of_a_replay(clusters: Clusters, seed: int) -> None:
+@pytest.mark.parametrize("seed, epochs", [(0, 1), *LATE_SLOW, *LATE_SOAK])
+def test_clusters_that_die_and_come_late_end_with_the_weights_of_a_replay(
+    clusters: Clusters, seed: int, epochs: int
+) -> None:
     rng = random.Random(seed)
     lives = [Life(random.Random(rng.random()), dies_in=rng.choice([0.0, 0.03]), away_s=60.0) for _ in "abc"]
-    group = clusters("abc", lives, epochs=2)
+    group = clusters("abc", lives, epochs=epochs)
     train_clusters(group, seed, nap_s=40.0)
     check_all(group)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_away_for_outer_steps_loses_its_lanes_and_gets_lanes_back(clusters: Clusters) -> None:
     group = clusters("ab", [quiet(), quiet(asleep_from=3, asleep_s=110.0)], epochs=5)
     train_clusters(group, 0)
@@ -150,6 +154,7 @@ def test_a_cluster_that_is_away_for_outer_steps_loses_its_lanes_and_gets_lanes_b
     check_all(group)
 
 
+@pytest.mark.slow
 def test_a_stop_while_a_cluster_waits_for_the_others_changes_no_bit(clusters: Clusters) -> None:
     undisturbed = clusters("ab", [quiet(), quiet()], folder="undisturbed", deadline_s=1000.0)
     train_clusters(undisturbed, 0)
