@@ -148,6 +148,7 @@ def test_clusters_of_other_sizes_that_die_end_with_the_weights_of_undisturbed_on
     assert (third["verdict"], [part["cluster"] for part in third["parts"]]) == ("equal", ["a", "b"])
 
 
+@pytest.mark.slow
 def test_a_cluster_that_returns_with_more_workers_than_lanes_trains_on(clusters: Clusters) -> None:
     first, second = clusters("ab", deadline_s=20.0, absent_after=1)
     first.start()
