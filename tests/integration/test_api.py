@@ -78,7 +78,7 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
     assert wrong.value.exit_code == 2
     with pytest.raises(assay.AssayError, match=r"has no metric 'los'\. It has: .*loss"):
         run.curve("los")
-    with pytest.raises(assay.AssayError, match="No such option"):
+    with pytest.raises(assay.AssayError, match="There is no keyword 'wokers'"):
         assay.train(str(recipe), wokers=2)
 
 
