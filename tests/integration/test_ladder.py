@@ -153,7 +153,9 @@ def test_a_ladder_adopts_keeps_out_rolls_back_and_names_the_interaction(project:
     assert view["known_good"].endswith("docs-constant/constant.known_good.json")
     page = ladder.page()
     assert "constant interacts with faster: together" in page and "less than the sum of" in page
-    assert "- gain, code length, warnings: rung s20. Its verdicts on 4 changes were those of the base's own size" in page
+    assert (
+        "- gain, code length, warnings: rung s20. Its verdicts on 4 changes were those of the base's own size" in page
+    )
     assert (ladder.home / "campaigns" / "docs" / "ladder.html").is_file()
     config = json.loads(Path(view["known_good"]).read_text())["recipe"]["trainer"]["optimizer"]
     assert (config["learning_rate"], config["schedule"]) == (0.006, {"type": "constant"})
