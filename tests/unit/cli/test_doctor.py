@@ -51,7 +51,7 @@ def test_candidates_are_those_of_campaigns_and_ladders(tmp_path: Path) -> None:
 def test_one_error_names_what_is_wrong(
     arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.workflows.throughput.shapes.gpus_here", lambda: [])
+    monkeypatch.setattr("assay.workflows.throughput.shapes.gpus_here", list)
     refused = AssayAt(tmp_path / "home")("doctor", "shapes", written("sft", tmp_path), *arguments, code=2)
     assert words in refused.err
 
