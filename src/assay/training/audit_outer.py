@@ -52,7 +52,7 @@ def audit_cluster(run: Run, log: CommitLog, commits: Sequence[Commit], weights: 
     rows_expected = 0
     try:
         loader = _loader(run, recipe)
-        for problem, num_rows in _compared_lanes(loader, parts):
+        for problem, num_rows in compared_lanes(loader, parts):
             problems += [problem] if problem else []
             rows_expected += num_rows
     except (AssayError, OSError) as error:
@@ -87,7 +87,7 @@ def _loader(run: Run, recipe: Recipe) -> Loader:
     return Loader(view, recipe.loader, sequences_of(recipe.method.columns))
 
 
-def _compared_lanes(loader: Loader, parts: Sequence[OuterPart]) -> Iterator[tuple[str, int]]:
+def compared_lanes(loader: Loader, parts: Sequence[OuterPart]) -> Iterator[tuple[str, int]]:
     """Yield a problem, or an empty string, and the number of expected rows for each lane's steps in a part."""
     for lane in range(loader.config.lanes):
         found = [(part, steps) for part in parts for steps in part.lanes if steps.lane == lane]
