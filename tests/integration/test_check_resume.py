@@ -151,7 +151,7 @@ UNUSABLE = {
     "fails": (
         "raise SystemExit('no data')",
         [],
-        "Undisturbed, the script ended with exit code 1; its last line: no data",
+        "Undisturbed, the script ended with exit code 1: no data",
     ),
     "silent": ("raise SystemExit(3)", [], "ended with exit code 3, and printed nothing"),
     "endless": (
@@ -231,6 +231,33 @@ def test_a_script_with_other_files_at_each_start_is_said_to_be_one(tmp_path: Pat
     code, found, _ = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
     assert (code, failing(found)) == (1, {"resumes"})
     assert "each start saves under other names, such as run-" in found["properties"]["resumes"]["seen"]
+
+
+TWO_NAMES = """
+import os, shutil, sys, torch
+model = torch.nn.Linear(2, 1)
+torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+start, last = 0, sys.argv[1] + "/last.pt"
+if os.path.exists(last):
+    start, weights = torch.load(last)
+    model.load_state_dict(weights)
+for step in range(start, 6):
+    model(torch.full((2, 2), float(step))).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 2:
+        torch.save((step + 1, model.state_dict()), f"{sys.argv[1]}/{step}.pt")
+        shutil.copyfile(f"{sys.argv[1]}/{step}.pt", last)
+"""
+
+
+@pytest.mark.slow
+def test_a_checkpoint_under_two_names_is_cut_under_both(tmp_path: Path) -> None:
+    words = script_file(tmp_path, TWO_NAMES)
+    code, found, printed = check(*words, options=["--exercises=damaged"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (0, set()), printed
+    assert found["properties"]["torn"]["seen"].startswith("refused by exit code 1")
 
 
 NOISE = """

@@ -5,6 +5,7 @@ Every process of an attempt carries its folder in the environment, which also fi
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -18,13 +19,14 @@ from assay.base.errors import ConfigError
 from assay.checks.resume.observed import ObservedTraining, observed_training
 from assay.checks.resume.observer import sitecustomize
 from assay.checks.resume.observer.sitecustomize import CONTINUE, REACHED, VARIABLE
+from assay.triage.symptoms.logs import read_log
 
 POLL_S = 0.02
 LINGER_S = 2.0
 """Seconds that a script's processes may outlive its command: torchrun's, loaders'."""
 LEAST_DELAY_S = 0.1
 """Limits are extended by the time that a busy machine let a process wait for a core, from this on."""
-OUTPUT_CHARACTERS = 2_000
+SHOWN_CHARACTERS = 300
 
 
 class Stop(NamedTuple):
@@ -51,13 +53,8 @@ class ScriptCommand(NamedTuple):
 
     def line(self, workers: int, checkpoint: str = "") -> list[str]:
         """Return the command's words for a number of workers."""
-        values = {"{out}": str(self.out), "{workers}": str(workers), "{checkpoint}": checkpoint}
-        words = []
-        for word in self.words:
-            for placeholder, value in values.items():
-                word = word.replace(placeholder, value)
-            words.append(word)
-        return words
+        values = {"out": str(self.out), "workers": str(workers), "checkpoint": checkpoint}
+        return [re.sub(r"\{(out|workers|checkpoint)\}", lambda match: values[match[1]], word) for word in self.words]
 
 
 class ScriptAttempt(NamedTuple):
@@ -76,17 +73,16 @@ class ScriptAttempt(NamedTuple):
     """A file outside the output folder, which it was not allowed to write."""
     started_s: float
     seconds: float
-    output: str
-    """The end of what it printed."""
+    message: str
+    """The line of its output that names its failure, or else its last one."""
     lingering: tuple[str, ...]
     """Commands of processes that outlived it."""
 
     @property
     def problem(self) -> str:
-        """How it ended, and the last line that it printed."""
-        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        """How it ended, and what it printed about it."""
         ended = "did not end within --timeout" if self.exit_code is None else f"ended with exit code {self.exit_code}"
-        return f"{ended}; its last line: {lines[-1][:300]}" if lines else f"{ended}, and printed nothing"
+        return f"{ended}: {self.message}" if self.message else f"{ended}, and printed nothing"
 
 
 def run_attempt(
@@ -127,7 +123,7 @@ def run_attempt(
         outside=next((line["path"] for line in lines if line["kind"] == "outside"), ""),
         started_s=started_s,
         seconds=seconds,
-        output=(folder / "output").read_bytes()[-OUTPUT_CHARACTERS:].decode(errors="replace"),
+        message=_message(folder / "output", is_failure=bool(exit_code)),
         lingering=lingering,
     )
 
@@ -169,6 +165,13 @@ def _wait(
             delay_s = _delay_s(_processes(folder))
         time.sleep(POLL_S)
     return exit_code
+
+
+def _message(output: Path, *, is_failure: bool) -> str:
+    """Return the line that names a failure (a launcher's own errors follow those of its ranks), or the last one."""
+    found = [candidate.text for candidate in read_log(output)[0].candidates] if is_failure else []
+    printed = [line for line in output.read_text(errors="replace").splitlines() if re.search(r"\w", line)]
+    return next(iter([*found, *printed[-1:]]), "").strip()[:SHOWN_CHARACTERS]
 
 
 def _lingering(folder: Path) -> tuple[str, ...]:

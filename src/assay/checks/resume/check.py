@@ -6,8 +6,10 @@ All attempts write to one folder, because checkpoints may hold its path; a snaps
 further exercises. The user's own files are only read.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from filecmp import cmp
 from pathlib import Path
 from signal import SIGTERM
 from typing import NamedTuple
@@ -276,10 +278,12 @@ class ResumeCheckRun:
         return str(first if len(whole[-1].files) == 1 else first.parent)
 
     def _damage(self, saves: Sequence[SavedFiles]) -> None:
+        """Cut the largest file of the newest save and its copies under other names, such as `last.ckpt`."""
         newest = [save for save in saves if save.is_whole(self._out)][-1]
-        name, size, _ = max(newest.files, key=lambda file: file[1])
-        with (self._out / name).open("r+b") as file:
-            file.truncate(size // 2)
+        name, size, _ = max(newest.files, key=lambda file: file[1:])
+        files = [path for path in self._out.rglob("*") if path.is_file()]
+        for path in [path for path in files if cmp(path, self._out / name, shallow=False)]:
+            os.truncate(path, size // 2)
 
     def _empty(self) -> None:
         shutil.rmtree(self._out, ignore_errors=True)
@@ -298,12 +302,9 @@ def _stop_results(baseline: Baseline, name: str, stopped: ScriptAttempt) -> Resu
     if name != "sigterm":
         return {}
     missing = len(baseline.steps) - len(stopped.training.steps)
-    results: Results = {}
-    results["sigterm"] = (
-        fails("still at work after its grace; end on SIGTERM, or give more by --grace")
-        if stopped.exit_code is None
-        else holds(f"exit code {stopped.exit_code}")
-    )
+    results: Results = {"sigterm": holds(f"exit code {stopped.exit_code}")}
+    if stopped.exit_code is None:
+        results["sigterm"] = fails("still at work after its grace; end on SIGTERM, or give more by --grace")
     if stopped.exit_code == 0 and missing:
         results["exit_code"] = fails(f"0 after SIGTERM, with {number_of(missing, 'step')} missing")
     elif stopped.exit_code is not None:

@@ -251,17 +251,13 @@ def _order_difference(expected: Sequence[ObservedStep], trained: Sequence[Observ
 
 def _compare_rates(expected: Sequence[ObservedStep], trained: Sequence[ObservedStep]) -> PropertyResult:
     for number, (one, other) in enumerate(zip(expected, trained, strict=False), 1):
-        if len(one.rates) != len(other.rates) or not all(map(_is_close, one.rates, other.rates)):
+        if len(one.rates) != len(other.rates) or not all(map(isclose, one.rates, other.rates)):
             return fails(f"at step {number} it is {_rates(other)}, undisturbed {_rates(one)}")
     return holds()
 
 
 def _rates(step: ObservedStep) -> str:
     return ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(step.rates))
-
-
-def _is_close(one: float, other: float) -> bool:
-    return isclose(one, other, rel_tol=1e-9)
 
 
 def _compare_generators(expected: ObservedStep, trained: ObservedStep) -> PropertyResult:

@@ -15,7 +15,7 @@ OTHERS = 3
 LIMIT_S = 3.0
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def others():
     busy = [subprocess.Popen([sys.executable, "-c", ON_ONE_CORE + "while True: pass"]) for _ in range(OTHERS)]
     yield
@@ -29,15 +29,37 @@ def attempt_of(code: str, tmp_path: Path) -> ScriptAttempt:
     return run_attempt(ScriptCommand(words, tmp_path / "out", {}, LIMIT_S, grace_s=1.0), 1, tmp_path / "attempt")
 
 
+@pytest.mark.usefixtures("others")
 def test_time_in_which_other_work_has_the_core_does_not_count(tmp_path: Path) -> None:
     attempt = attempt_of(f"while time.process_time() < {LIMIT_S / 2}: pass", tmp_path)
     assert attempt.exit_code == 0
     assert attempt.seconds > LIMIT_S
 
 
+@pytest.mark.usefixtures("others")
 def test_a_script_that_waits_for_itself_is_ended(tmp_path: Path) -> None:
     began_s = time.monotonic()
     attempt = attempt_of("import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()", tmp_path)
     assert attempt.exit_code is None
     assert time.monotonic() - began_s < 20 * LIMIT_S
     assert attempt.problem == "did not end within --timeout, and printed nothing"
+
+
+LAUNCHER = """
+print("loading the data")
+print("Traceback (most recent call last):\\n  File 'train.py', line 3, in main")
+print("ValueError: no checkpoint at step 5\\nE1129 torch/distributed/elastic] failed (exitcode: 1) local_rank: 1")
+print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\\n" + 60 * "=" + "\\ntrain.py FAILED")
+print("  error_file: <N/A>\\n  traceback : To enable traceback see: errors.html\\n" + 60 * "=")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("raise SystemExit(1)", "ended with exit code 1: ValueError: no checkpoint at step 5"),
+        ("", "ended with exit code 0: traceback : To enable traceback see: errors.html"),
+    ],
+)
+def test_a_failure_is_told_by_its_rank_and_not_by_the_last_line(code: str, problem: str, tmp_path: Path) -> None:
+    assert attempt_of(LAUNCHER + code, tmp_path).problem == problem
