@@ -3,6 +3,8 @@
 A fork has what the test has, so a program for the ranks is any function; what it returns comes back by rank.
 """
 
+import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -30,7 +32,8 @@ def on_ranks(world_size: int, program: Callable[[Ranks], Result], folder: Path, 
     ends = [os.waitpid(child, 0)[1] for child in children]
     results: list[Any] = []
     for rank, end in enumerate(ends):
-        assert end == 0, f"rank {rank} ended with wait status {end}"
+        stacks = folder / f"stacks-{rank}"
+        assert end == 0, f"rank {rank} ended with wait status {end}\n{stacks.read_text() if stacks.exists() else ''}"
         results.append(pickle.loads((folder / f"result-{rank}").read_bytes()))
     for result in results:
         if isinstance(result, BaseException):
@@ -41,8 +44,11 @@ def on_ranks(world_size: int, program: Callable[[Ranks], Result], folder: Path, 
 def _be_rank(
     rank: int, world_size: int, program: Callable[[Ranks], Any], folder: Path, joining: dict[str, Any]
 ) -> NoReturn:
+    gc.freeze()  # what other tests left behind may join a thread as it is freed: a fork has none of their threads
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(RETRY_BUDGET_S)
+    stacks = (folder / f"stacks-{rank}").open("w")
+    faulthandler.dump_traceback_later(RETRY_BUDGET_S - 5, file=stacks)
     try:
         try:
             ranks = Ranks.join(
