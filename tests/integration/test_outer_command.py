@@ -29,6 +29,9 @@ def test_the_check_tells_outer_steps_and_bytes(outer_recipe: Path, tmp_path: Pat
         (("outer=null", "--cluster", "a", "--meet", "MEET"), "says nothing of outer steps"),
         (("loader.on_damage=quarantine", "--cluster", "a", "--meet", "MEET"), "Use fail"),
         (("trainer.evaluate_every=7", "--cluster", "a", "--meet", "MEET"), "not a multiple of outer.every=5"),
+        # The 4 outer steps have numbers up to 24, and the schedule ends at step 20.
+        (("trainer.optimizer.schedule.warmup_steps=22", "--cluster", "a", "--meet", "MEET"), "the run has 20 steps"),
+        (("outer.every=1", "trainer.evaluate_every=21", "--cluster", "a", "--meet", "MEET"), "the run has 20 steps"),
     ],
 )
 def test_what_several_clusters_cannot_train_is_refused(
@@ -37,4 +40,5 @@ def test_what_several_clusters_cannot_train_is_refused(
     arguments = [str(tmp_path / "meet") if option == "MEET" else option for option in options]
     refused = AssayAt(tmp_path / "home")("train", str(outer_recipe), *arguments, code=2)
     assert message in refused.err
-    assert not (tmp_path / "meet").exists() and not list((tmp_path / "home").glob("**/run.json"))
+    assert not [path for path in (tmp_path / "meet").rglob("*") if path.is_file()]
+    assert not list((tmp_path / "home").glob("**/run.json"))

@@ -98,7 +98,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
     num_rows, mean_tokens = int(train.num_rows.sum()), dataset.manifest.lengths.mean
     steps = count_steps(recipe, dataset)
-    notes = check_new(recipe, steps.planned, changed=changed)
+    notes = check_new(recipe, dataset, changed=changed)
     rows = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size, gpu = recipe.method.size(_largest_micro_batch(recipe, dataset)), smallest_gpu_bytes()

@@ -214,7 +214,7 @@ def finished_entry(log: CommitLog) -> RunFinished | None:
     return finished
 
 
-def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) -> list[str]:
+def check_new(recipe: Recipe, dataset: Dataset, *, changed: Collection[str] = ()) -> list[str]:
     """Raise `ConfigError` for settings that a run would end before, or a suite that does not fit; return notes.
 
     Only for new runs. `changed` are keys that the user set for this run: a `trainer.evaluate_every` beyond the
@@ -222,6 +222,7 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
     """
     if recipe.evaluation is not None:
         supported_suite(Path(recipe.evaluation.suite), recipe.method, owner="the recipe")
+    num_steps = count_steps(recipe, dataset).planned  # without outer steps, which the schedule does not count
     longer = "or train longer (trainer.epochs, trainer.max_steps)"
     warmup_steps, evaluate_every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
     if warmup_steps > num_steps:

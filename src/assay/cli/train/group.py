@@ -413,6 +413,7 @@ def _select_run(
 ) -> "Run":
     """Return the resumed, forked or new run, without writing anything; `new` holds the options of a new run."""
     from assay.base.config import parse_override, read_config_file
+    from assay.data.dataset.dataset import Dataset
     from assay.training.recipe import recipe_of
     from assay.workflows.fork import plan_fork
     from assay.workflows.preview import check_gathered_weights_fit
@@ -426,7 +427,7 @@ def _select_run(
         assert recipe is not None
         run = plan_run(home, read_config_file(recipe, overrides), **new)
     changed = [parse_override(text)[0] for text in overrides]
-    for note in check_new(recipe_of(run), run.num_steps, changed=changed):
+    for note in check_new(recipe_of(run), Dataset.open(Path(recipe_of(run).data.dataset)), changed=changed):
         click.echo(f"note: {note}", err=True)
     check_parallel(recipe_of(run), policy.parallel, share=policy.share)
     if target.on in ("here", "background"):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import StoreAwayError, StoreError, TrainingError
@@ -38,6 +38,9 @@ from assay.workers.fine_tuning.budgets import AttemptTime, close_on_paper, held_
 from assay.workers.fine_tuning.job_dataset import build_job_dataset, job_split
 from assay.workers.fine_tuning.job_metrics import Series, evaluated, is_shown, result_table, step_points
 from assay.workflows.run import VALIDATION, check_new, finished_entry, load_run, plan_run, save_run
+
+if TYPE_CHECKING:
+    from assay.data.dataset.dataset import Dataset
 
 MAX_METRIC_EVENTS = 10_000
 RESULT_PURPOSE = "fine-tune-results"
@@ -92,14 +95,14 @@ class RunsOfHome:
             run = plan_run(self._home, loaded, world_size=base.workers, run_id=run_id, store_url=None)
             own = {name for name, value in created.hyperparameters.items() if value != "auto"}
             changed = [key for name, key in method.hyperparameters.items() if name in own]
-            check_new(recipe_of(run), run.num_steps, changed=changed)
+            check_new(recipe_of(run), _dataset(run), changed=changed)
             save_run(self._home, run)
         run = load_run(self._home, run_id)
         return JobValidated(
             at_s=self._clock.now_s(),
             lease=lease,
             run_id=run_id,
-            num_rows=_num_rows(run),
+            num_rows=_dataset(run).manifest.num_rows,
             dataset_fingerprint=run.dataset_fingerprint,
             num_steps=run.num_steps,
             hyperparameters=hyperparameters,
@@ -252,10 +255,10 @@ def _of_scheduler(launch: Launch, query: Callable[[Launch], ResultT]) -> ResultT
         raise StoreAwayError(f"run {launch.run_id}: {launch.where()} could not be queried: {error}") from error
 
 
-def _num_rows(run: Run) -> int:
+def _dataset(run: Run) -> "Dataset":
     from assay.data.dataset.dataset import Dataset
 
-    return Dataset.open(Path(recipe_of(run).data.dataset)).manifest.num_rows
+    return Dataset.open(Path(recipe_of(run).data.dataset))
 
 
 def _failure(run: Run, launch: Launch) -> str:

@@ -49,7 +49,7 @@ from assay.workflows.campaign.elsewhere import recorded_run
 from assay.workflows.campaign.folder import LoadedCampaign, check_declaration
 from assay.workflows.campaign.paired_noise import ItemDraws, NoiseEstimator, PairedNoise
 from assay.workflows.preview import expected_s, preview
-from assay.workflows.run import check_new, check_recipe, count_steps
+from assay.workflows.run import check_new, check_recipe
 
 
 def check_arms(loaded: LoadedCampaign, *, is_declared: bool) -> int:
@@ -65,7 +65,7 @@ def check_arms(loaded: LoadedCampaign, *, is_declared: bool) -> int:
         if not is_declared:
             try:
                 # The notes are ignored: they are about intermediate evaluations, and a campaign uses the last weights.
-                check_new(found[0], count_steps(*found).planned, changed=patch)
+                check_new(*found, changed=patch)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
             _check_suites(name, config, found[0].method, base_dir=loaded.base_dir)

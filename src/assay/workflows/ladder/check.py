@@ -66,7 +66,7 @@ def _check_rung(ladder: OpenLadder, rung: Rung, base: Recipe) -> None:
             "Change the size of the model or the number of steps."
         )
     try:
-        check_new(found[0], count_steps(*found).planned, changed=rung.patch)
+        check_new(*found, changed=rung.patch)
     except ConfigError as error:
         raise ConfigError(f"rung '{rung.name}': {error}") from error
 

@@ -68,7 +68,7 @@ def check_stages(declared: LoadedPipeline, home: Home) -> dict[str, int]:
                 recipe, dataset = check_recipe(recipe_values)
                 LaneShares(recipe.loader.lanes, declared.config.workers)
                 num_steps = count_steps(recipe, dataset).planned
-                check_new(recipe, num_steps, changed=["trainer"])  # '@best' needs intermediate evaluations
+                check_new(recipe, dataset, changed=["trainer"])  # '@best' needs intermediate evaluations
                 if stage.name in outlined:
                     forms[stage.name] = write_outline(recipe, dataset, Path(scratch) / stage.name)
             except AssayError as error:
