@@ -70,6 +70,8 @@ def write_models(folder: Path) -> None:
         tie_word_embeddings=False,
     )
     Qwen3ForCausalLM(config).save_pretrained(model)
+    saved = json.loads((model / "config.json").read_text())  # whose older readers know the base of RoPE by this name
+    (model / "config.json").write_text(json.dumps({"rope_theta": saved["rope_parameters"]["rope_theta"], **saved}))
     method = {"type": "sft", "train_on": "spans", "model": {"type": "pretrained", "path": "qwen"}}
     recipe = {"loader": {"lanes": 4, "global_batch_size": 16, "window_rows": 16, "threads": 1}, "method": method}
     served = {

@@ -12,7 +12,7 @@ LINES = {
     "agents": 250,
     "api": 700,
     "base": 1_700,
-    "checks": 2_600,
+    "checks": 2_700,
     "cli": 8_350,
     "dashboard": 3_400,
     "data": 9_400,

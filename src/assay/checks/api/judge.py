@@ -9,13 +9,13 @@ stuck      the loop did not end in time
 not tried  the loop sends no such request, or the server does not serve it
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.checks.api.client import LoopClient
+from assay.checks.api.differences import UndisturbedLoop, distance
 from assay.checks.api.proxy import FaultProxy, RequestFault, proxy_before
 from assay.checks.api.server import JOBS
 
@@ -43,8 +43,6 @@ WEIGHTS = "logprobs at the end"
 """The observation that tells what the weights are."""
 SAME_WEIGHTS = 1e-5
 """Largest distance of it between loops with the same gradients, which may be summed in another order."""
-NOISE_FACTOR = 10.0
-"""The difference of a number counts from this multiple of its difference between two undisturbed loops."""
 
 
 class FaultVerdict(NamedTuple):
@@ -80,10 +78,9 @@ class Judge:
         self._base = base
         self._key = key
         self._timeout_s = timeout_s
-        self._known: dict[tuple[str, str], dict[str, Any]] = {}
-        self._noise: dict[str, dict[str, float]] = {}
-        self._num_requests: dict[str, int] = {}
-        """Loop -> requests of one pass."""
+        self._undisturbed: dict[str, UndisturbedLoop] = {}
+        self._changed: dict[tuple[str, str], dict[str, Any]] = {}
+        """(Loop, change) -> what its client sees if the loop itself makes the change."""
 
     @contextmanager
     def sitting(
@@ -95,8 +92,8 @@ class Judge:
         with self._playing("assay.checks.api.tinker_loops", key, callbacks or {}) as (play, proxy):
 
             def judge(loop: str, *faults: RequestFault) -> FaultVerdict:
-                undisturbed = self._undisturbed(loop, play, proxy)
-                faults = tuple(self._with_number(loop, fault) for fault in faults)
+                undisturbed = self._undisturbed_loop(loop, play, proxy)
+                faults = tuple(_with_number(fault, undisturbed.num_requests) for fault in faults)
                 try:
                     found = play(loop, *faults)
                 except TimeoutError as error:
@@ -107,12 +104,20 @@ class Judge:
                     return FaultVerdict(loop, faults, "wrong", found["wrong"])
                 if proxy.missed:
                     return FaultVerdict(loop, faults, "not tried", f"the loop sends no {proxy.missed[0].path}")
-                difference = describe_difference(undisturbed["seen"], found["seen"], self._noise[loop])
+                difference = undisturbed.difference(found["seen"], lambda: play(loop)["seen"])
                 return FaultVerdict(
                     loop, faults, self._name_of(loop, found, faults, play) if difference else "held", difference
                 )
 
             yield judge
+
+    def not_compared(self) -> list[str]:
+        """Return the metrics that depend on more than the requests, each with its loop."""
+        return [
+            f"{loop}: the metric {metric} differs between undisturbed loops, so it is not compared"
+            for loop, undisturbed in self._undisturbed.items()
+            for metric in undisturbed.varying_metrics()
+        ]
 
     @contextmanager
     def job_sitting(self, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[Callable[..., list[FaultVerdict]]]:
@@ -154,82 +159,47 @@ class Judge:
 
             yield play, proxy
 
-    def _undisturbed(self, loop: str, play: Callable[..., dict[str, Any]], proxy: FaultProxy) -> dict[str, Any]:
-        """Return what the client sees without faults. Raises `ConfigError` if this fails or cannot be repeated."""
-        if (loop, "") not in self._known:
+    def _undisturbed_loop(self, loop: str, play: Callable[..., dict[str, Any]], proxy: FaultProxy) -> UndisturbedLoop:
+        """Raises `ConfigError` if the loop fails without faults or cannot be repeated."""
+        if loop not in self._undisturbed:
             try:
                 first, second = play(loop), play(loop)
             except TimeoutError as late:
                 raise _unusable(loop, str(late)) from None
             if error := first["error"] or first["wrong"] or second["error"] or second["wrong"]:
                 raise _unusable(loop, error)
-            noise = differences(first["seen"], second["seen"])
-            if math.inf in noise.values():
-                text = describe_difference(first["seen"], second["seen"], {})
+            num_requests = max(1, proxy.num_requests["forward_backward"] // NUM_PASSES[loop])
+            undisturbed = UndisturbedLoop(first["seen"], num_requests)
+            if text := undisturbed.compare(second["seen"]):
                 raise ConfigError(
                     f"two undisturbed loops {loop} differ, so no fault can be judged by it: {text}. Does the server "
                     "use the seeds?"
                 )
-            self._known[loop, ""], self._noise[loop] = first, noise
-            self._num_requests[loop] = max(1, proxy.num_requests["forward_backward"] // NUM_PASSES[loop])
-        return self._known[loop, ""]
-
-    def _with_number(self, loop: str, fault: RequestFault) -> RequestFault:
-        if fault.number != SECOND_STEP:
-            return fault
-        number = self._num_requests[loop]
-        return fault._replace(number=number + 1 if fault.kind == "delayed" else 2 * number)
+            self._undisturbed[loop] = undisturbed
+        return self._undisturbed[loop]
 
     def _name_of(
         self, loop: str, found: dict[str, Any], faults: tuple[RequestFault, ...], play: Callable[..., dict[str, Any]]
     ) -> str:
         """Return `doubled` or `lost` if a loop that does so itself ends with the same weights; else `wrong`."""
         weights = found["seen"][WEIGHTS]
-        if distance(self._known[loop, ""]["seen"][WEIGHTS], weights) > SAME_WEIGHTS:
+        if distance(self._undisturbed[loop].seen[WEIGHTS], weights) > SAME_WEIGHTS:
             for fault in faults:
                 for outcome in ("doubled", "lost"):
                     change = f"{outcome} {fault.path}"
-                    if (loop, change) not in self._known:
-                        self._known[loop, change] = play(loop, change=change)
-                    if distance(self._known[loop, change]["seen"].get(WEIGHTS), weights) <= SAME_WEIGHTS:
+                    if (loop, change) not in self._changed:
+                        self._changed[loop, change] = play(loop, change=change)
+                    if distance(self._changed[loop, change]["seen"].get(WEIGHTS), weights) <= SAME_WEIGHTS:
                         return outcome
         return "wrong"
 
 
+def _with_number(fault: RequestFault, num_requests: int) -> RequestFault:
+    """Return the fault with its number, where this depends on how many requests a pass is."""
+    if fault.number != SECOND_STEP:
+        return fault
+    return fault._replace(number=num_requests + 1 if fault.kind == "delayed" else 2 * num_requests)
+
+
 def _unusable(loop: str, error: str) -> ConfigError:
     return ConfigError(f"the loop {loop} fails without any fault: {' '.join(error.split())[:MAX_ERROR]}")
-
-
-def distance(first: Any, second: Any) -> float:
-    """Return the largest relative difference between numbers of two lists; infinity if anything else differs."""
-    if isinstance(first, float) and isinstance(second, float):
-        if first == second or (math.isnan(first) and math.isnan(second)):
-            return 0.0
-        difference = abs(first - second) / max(1.0, abs(first), abs(second))
-        return math.inf if math.isnan(difference) else difference
-    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        return max(map(distance, first, second), default=0.0)
-    return 0.0 if first == second else math.inf
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, float]:
-    """Return the distance of each observation: of logprobs together, and of metrics one by one."""
-    one, other = _observations(first), _observations(second)
-    return {about: distance(one.get(about), other.get(about)) for about in {**one, **other}}
-
-
-def _observations(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        about = f"{prefix}, {key}" if prefix else key
-        found |= _observations(value, about) if isinstance(value, dict) else {about: value}
-    return found
-
-
-def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any], noise: Mapping[str, float]) -> str:
-    """Return the first observation that differs by more than its noise; empty if none does."""
-    one, other = _observations(expected), _observations(found)
-    for about, difference in differences(expected, found).items():
-        if difference > NOISE_FACTOR * noise.get(about, 0.0):
-            return f"{about}: {str(other.get(about))[:80]} instead of {str(one.get(about))[:80]}"
-    return ""

@@ -12,6 +12,7 @@ import pytest
 from assay.checks.api.judge import FaultVerdict, Judge
 from assay.checks.api.proxy import RequestFault
 from assay.serving.sessions.request_log import RequestLog
+from assay.serving.tinker import results
 from served import app_in
 from sessions import AnsweringWorker, on_socket, tinker_server
 
@@ -67,6 +68,48 @@ def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, mon
     # The second step's last pass of three: each chunk of a batch counts.
     (verdict,) = verdicts_on(app, worker, RequestFault("after", "forward_backward", 6))
     assert verdict.verdict in ("doubled", "wrong"), verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_equal_at_first", [True, False])
+def test_durations_are_not_compared_though_two_of_them_be_equal(app, monkeypatch, is_equal_at_first: bool) -> None:
+    updated, num_updates = results.optimizer_step, count()
+
+    def with_duration(metrics: dict[str, float]) -> Any:
+        number = next(num_updates)
+        # Five updates are a loop, and two loops are what a fault is compared with.
+        return updated({**metrics, "duration_ms": 24.0 if is_equal_at_first and number < 10 else 24.0 + number})
+
+    monkeypatch.setattr(results, "optimizer_step", with_duration)
+    worker = AnsweringWorker(app.sessions)
+    with on_socket(tinker_server(app)) as url, worker.at_work():
+        judge = Judge(url, base="tiny")
+        with judge.sitting() as judge_loop:
+            verdict = judge_loop("sft", RequestFault("after", "optim_step"))
+    assert verdict.verdict == "held", verdict
+    assert judge.not_compared() == [
+        "sft: the metric duration_ms differs between undisturbed loops, so it is not compared"
+    ]
+
+
+@pytest.mark.slow
+def test_a_metric_that_depends_on_the_requests_alone_is_compared(app, monkeypatch) -> None:
+    updated, append = results.optimizer_step, RequestLog.append
+    repeats = dict[str, float]()
+    """By session: each loop has one, and the last of them runs."""
+
+    def append_and_count(log: RequestLog, *rest: Any, **named: Any) -> bool:
+        is_new = append(log, *rest, **named)
+        session_id = log.target.session_id
+        repeats[session_id] = repeats.get(session_id, 0.0) + (not is_new)
+        return is_new
+
+    monkeypatch.setattr(RequestLog, "append", append_and_count)
+    monkeypatch.setattr(
+        results, "optimizer_step", lambda metrics: updated({**metrics, "repeats": repeats[[*repeats][-1]]})
+    )
+    (verdict,) = verdicts_on(app, AnsweringWorker(app.sessions), RequestFault("after", "optim_step"))
+    assert verdict.verdict == "wrong" and "repeats" in verdict.error, verdict
 
 
 def test_a_server_that_acknowledges_before_it_appends_is_caught(app, monkeypatch) -> None:
