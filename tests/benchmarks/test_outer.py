@@ -11,6 +11,7 @@ from outer import PUBLISHED, Setting, compared, corpus, rows_of, train
 SHORT = Setting(steps=8)
 
 
+@pytest.mark.slow
 def test_one_cluster_that_averages_with_itself_trains_like_no_outer_steps() -> None:
     alone, averaged = train(SHORT, 0), train(replace(SHORT, every=2, bits=32), 0)
     assert averaged["loss"] == pytest.approx(alone["loss"], rel=1e-5)

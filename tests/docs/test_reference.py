@@ -38,6 +38,7 @@ def test_each_parameter_is_documented(name: str, function: Callable[..., Any]) -
     assert parameters - explained == set(), name
 
 
+@pytest.mark.slow
 def test_pages_are_built_without_a_dead_link(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -75,6 +75,7 @@ def test_another_order_at_another_world_size_is_found_and_nothing_else(exercises
     assert found["properties"]["order"]["exercise"] == "workers"
 
 
+@pytest.mark.slow
 def test_an_exact_script_holds_to_the_bit(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPTS / "exact.py"), "{out}"]
     code, found, printed = check(*words, options=["--exercises=step,again,workers"], tmp_path=tmp_path)

@@ -103,6 +103,8 @@ def replayed(cluster: SimulatedCluster) -> tuple[list[PartReplay], set[str]]:
     return [part for parts, _ in found for part in parts], {digest for _, digest in found}
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def check_all(clusters: Sequence[SimulatedCluster]) -> None:
     """All clusters have the weights of a replay of the record, and every row was trained once."""
     assert verdicts(clusters) == [("pass", ())] * len(clusters)
@@ -190,6 +192,7 @@ def add_one_by_one(weights: Any, momentum: Any, changes: Any) -> None:
             tensor.add_(change[name], alpha=weight / total)
 
 
+@pytest.mark.slow
 def test_moments_kept_after_a_late_part_are_caught_by_audit_and_replay(clusters: Clusters) -> None:
     late = [quiet(), quiet(asleep_from=2, asleep_s=30.0)]
     group = clusters("ab", late, epochs=2, trainer_class=KeepsMoments, absent_after=5)

@@ -94,6 +94,7 @@ def test_a_restart_by_torchrun_is_the_next_attempt(rank: int, trouble: str, outc
     assert len(segments) == 4, "each device in each attempt"
 
 
+@pytest.mark.slow
 def test_an_exception_ends_the_attempt_with_its_signature(tmp_path: Path) -> None:
     home = tmp_path / "home"
     environment = {**os.environ, "ASSAY_HOME": str(home), "FAIL_AT": "4"}

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from assay.base.clock import SystemClock
 from assay.serving.openai.app_state import AppState
 from assay.store.home import Home
@@ -26,6 +28,7 @@ def lines_of(home: Path, *arguments: str, code: int = 0) -> list[dict[str, Any]]
     return [json.loads(line) for line in done.stderr.split("\n")[:-1]]
 
 
+@pytest.mark.slow
 def test_a_run_whose_rank_is_killed_logs_objects_that_name_the_run(
     sample_projects: SampleProjects, tmp_path: Path
 ) -> None:

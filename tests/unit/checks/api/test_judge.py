@@ -55,6 +55,7 @@ def test_a_repeated_request_has_one_effect_and_a_clock_that_jumps_has_none(app) 
     assert [item.verdict for item in verdicts] == ["held"] * 4, verdicts
 
 
+@pytest.mark.slow
 def test_a_server_that_does_a_request_as_often_as_it_hears_it_is_caught(app, monkeypatch) -> None:
     worker, append = AnsweringWorker(app.sessions), RequestLog.append
 
