@@ -103,8 +103,6 @@ def replayed(cluster: SimulatedCluster) -> tuple[list[PartReplay], set[str]]:
     return [part for parts, _ in found for part in parts], {digest for _, digest in found}
 
 
-@pytest.mark.slow
-@pytest.mark.slow
 def check_all(clusters: Sequence[SimulatedCluster]) -> None:
     """All clusters have the weights of a replay of the record, and every row was trained once."""
     assert verdicts(clusters) == [("pass", ())] * len(clusters)
@@ -114,6 +112,7 @@ def check_all(clusters: Sequence[SimulatedCluster]) -> None:
     assert digests == final_digests(clusters) and len(digests) == 1
 
 
+@pytest.mark.slow
 def test_a_replay_of_two_undisturbed_clusters_is_equal(clusters: Clusters) -> None:
     group = clusters("ab", [quiet(), quiet()])
     train_clusters(group, 0)
@@ -121,6 +120,7 @@ def test_a_replay_of_two_undisturbed_clusters_is_equal(clusters: Clusters) -> No
     check_all(group)
 
 
+@pytest.mark.slow
 def test_deaths_within_the_deadline_change_no_bit(clusters: Clusters, tmp_path: Path) -> None:
     undisturbed = clusters("ab", [quiet(), quiet()], folder="undisturbed", deadline_s=1000.0)
     train_clusters(undisturbed, 0)
@@ -192,7 +192,6 @@ def add_one_by_one(weights: Any, momentum: Any, changes: Any) -> None:
             tensor.add_(change[name], alpha=weight / total)
 
 
-@pytest.mark.slow
 def test_moments_kept_after_a_late_part_are_caught_by_audit_and_replay(clusters: Clusters) -> None:
     late = [quiet(), quiet(asleep_from=2, asleep_s=30.0)]
     group = clusters("ab", late, epochs=2, trainer_class=KeepsMoments, absent_after=5)
@@ -207,6 +206,7 @@ def test_moments_kept_after_a_late_part_are_caught_by_audit_and_replay(clusters:
     assert {"moments_digest", "change_sha256"} <= {*first.differing}
 
 
+@pytest.mark.slow
 def test_changes_that_were_added_one_by_one_are_caught_by_a_replay(clusters: Clusters) -> None:
     group = clusters("abc", [quiet() for _ in "abc"], trainer_class=AddsOneByOne)
     train_clusters(group, 0)
