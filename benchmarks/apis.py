@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -91,30 +91,37 @@ def python_of(name: str) -> str:
     return str(CHECKOUT / environment / "bin" / "python")
 
 
-def check(name: str, python: str, loops: Collection[str], kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield what `assay check api` says of a server, loop by loop, or the sentence with which it could not."""
-    server = SERVERS[name]
-    with tempfile.TemporaryDirectory(prefix=name) as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
-        write_models(Path(folder) / "models")
+def check(name: str, python: str, loop: str, kinds: Sequence[str]) -> dict[str, Any]:
+    """Return what `assay check api` says of a loop on a new server, or the sentence with which it could not.
+
+    A loop leaves its models behind, and hatchery keeps a hundred at most.
+    """
+    with tempfile.TemporaryDirectory(prefix=name) as folder:
+        url, base = f"http://127.0.0.1:{free_port()}", Path(folder) / "models" / "qwen"
+        write_models(base.parent)
         start = ["bash", str(SCRIPTS / "start.sh"), name, python, folder]
+        with_port = [*start, url.rpartition(":")[2]]
         try:
-            subprocess.run([*start, port], check=True)
-            _wait_for(f"http://127.0.0.1:{port}")
-            base = f"{folder}/models/qwen" if server.is_path else "qwen"
-            for loop in (loop for loop in server.loops if not loops or loop in loops):
-                checked = [python, "-W", "ignore", "-m", "assay", "check", "api", f"http://127.0.0.1:{port}"]
-                options = [f"--base={base}", "--key=tml-any", f"--loop={loop}", f"--kill={' '.join([*start, port])}"]
-                faults = [f"--fault={kind}" for kind in kinds]
-                with (Path(folder) / f"{loop}.log").open("w+") as log:
-                    done = subprocess.run([*checked, *options, *faults, "--json"], stdout=subprocess.PIPE, stderr=log)
-                    log.seek(0)
-                    error = " ".join(log.read().partition("error: ")[2].split())[:300]
-                yield {"loop": loop, **(json.loads(done.stdout) if done.stdout else {"error": error})}
+            subprocess.run(with_port, check=True)
+            _wait_for(url)
+            options = [f"--base={base if SERVERS[name].is_path else base.name}", "--key=tml-any", f"--loop={loop}"]
+            options += [f"--kill={' '.join(with_port)}", *(f"--fault={kind}" for kind in kinds), "--json"]
+            command = [python, "-W", "ignore", "-m", "assay", "check", "api", url, *options]
+            with (Path(folder) / "check.log").open("w+") as log:
+                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log)
+                log.seek(0)
+                error = " ".join(log.read().partition("error: ")[2].split())[:300]
+            return {"loop": loop, **(json.loads(done.stdout) if done.stdout else {"error": error})}
         finally:
             subprocess.run(start, check=True)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _wait_for(url: str) -> None:
@@ -182,7 +189,11 @@ def main() -> None:
         found[name] = {
             "version": version,
             "sdk": sdk,
-            "loops": list(check(name, python, options.loop, options.fault or KINDS)),
+            "loops": [
+                check(name, python, loop, options.fault or KINDS)
+                for loop in SERVERS[name].loops
+                if not options.loop or loop in options.loop
+            ],
         }
         print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
     table = markdown(found)
