@@ -8,7 +8,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from assay.records.audit import AuditReport
+from assay.store.home import Home
 from assay.torch import RowLoader
+from assay.workflows.audit import audit_and_record
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, OWN = ROOT / "examples" / "hosts", ROOT / "tests" / "hosts" / "own"
@@ -63,6 +66,49 @@ def killed_and_resized(script: Path, folder: Path) -> Attempts:
     attempts.run(2)
     assert [first - 1 for first in attempts.first_steps] == [0, 3, 9], "each attempt goes on from a checkpoint"
     return attempts
+
+
+RECORDED = {
+    "ddp": (
+        ("\n\ndef save", "run = assay.record('numbers/ddp', start_step=step)\nrun.watch(network, optimizer, loader)\n"),
+        ("distributed.destroy", "run.end()\n"),
+    ),
+    "trainer": (("trainer.train(", "trainer.add_callback(AssayCallback('numbers/trainer'))\n"),),
+    "sft_trainer": (("trainer.train(", "trainer.add_callback(AssayCallback('numbers/sft_trainer'))\n"),),
+    "lightning_fit": (("ModelCheckpoint(args", "AssayCallback('numbers/lightning_fit'), "),),
+    "accelerate_loop": (
+        ("accelerator = ", "tracker = AssayTracker('numbers/accelerate_loop')\n"),
+        ("gradient_accumulation_steps", "log_with=tracker, "),
+        ("steps_per_epoch = ", "accelerator.init_trackers('numbers', {})\ntracker.watch(accelerator)\n"),
+        ("\n\ndef save", "tracker.tracker.resumed(step)\n"),
+    ),
+}
+"""Example -> what recording adds, each piece before the text that follows it."""
+HOSTS = {
+    "ddp": "import assay\n",
+    "trainer": "from assay.integrations.transformers import AssayCallback\n",
+    "sft_trainer": "from assay.integrations.transformers import AssayCallback\n",
+    "lightning_fit": "from assay.integrations.lightning import AssayCallback\n",
+    "accelerate_loop": "from assay.integrations.accelerate import AssayTracker\n",
+}
+
+
+def recorded_example(name: str, folder: Path) -> Path:
+    """Write an example to a folder with the lines that record it."""
+    text = (EXAMPLES / f"{name}.py").read_text()
+    for before, added in (("from assay.torch import", HOSTS[name]), *RECORDED[name]):
+        assert text.count(before) == 1, f"{name}.py: {before!r}"
+        text = text.replace(before, added + before)
+    script = folder / f"{name}.py"
+    script.write_text(text)
+    return script
+
+
+def audit_of_recorded(name: str, folder: Path) -> AuditReport:
+    """Record an example through kills and other numbers of ranks, and audit it. $ASSAY_HOME is the folder's `home`."""
+    killed_and_resized(recorded_example(name, folder), folder)
+    report, *_ = audit_and_record(Home.from_environment(), f"numbers-{name}", check_shards=True, weights="all")
+    return report
 
 
 def changes(name: str) -> list[str]:

@@ -39,6 +39,7 @@ from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.data.loader.order import Geometry
 from assay.records.cursor import Cursor
+from assay.records.row_receipts import LoaderFacts
 from assay.training.methods.sft.batch import trained_tokens
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class RowLoader(IterableDataset[Batch]):
     batch_size = prefetch_factor = None
     drop_last = False
     """What Accelerate's `skip_first_batches` asks of a loader."""
+    on_rows: Callable[[int, list[int]], None] | None = None
+    """Called with the step, from 0, and the row ids of each micro-batch, as `assay.record` wants."""
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class RowLoader(IterableDataset[Batch]):
         self._rows  # noqa: B018  # opens the dataset, so that wrong input is found here
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_collator")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_rows", "_collator", "on_rows")}
 
     def __repr__(self) -> str:
         size = self._config.global_batch_size
@@ -223,6 +226,11 @@ class RowLoader(IterableDataset[Batch]):
     def __len__(self) -> int:
         """Return the micro-batches of this rank in an epoch."""
         return self.steps_per_epoch * self.micro_batches_per_step
+
+    def facts(self) -> LoaderFacts:
+        """Return what an audit of a recorded run compares the rows with."""
+        num_rows, world_size = self._rows.geometry.num_rows, self.rank_and_world_size[1]
+        return LoaderFacts(self._fingerprint, num_rows, self.steps_per_epoch, world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch from its first row, unless the loader is in it already."""
@@ -291,6 +299,8 @@ class RowLoader(IterableDataset[Batch]):
                 batch = collate(micro_batch)
                 if self._has_row_ids:
                     batch["row_ids"] = torch.from_numpy(micro_batch.row_ids.astype(np.int64))
+                if self.on_rows is not None:
+                    self.on_rows(first_step + step, micro_batch.row_ids.tolist())
                 self._step = first_step + step + (number == per_step)
                 yield batch
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from host_scripts import audit_of_recorded
 from in_process import AssayAt
 
 HERE = Path(__file__).parent
@@ -51,6 +52,16 @@ def test_a_killed_training_is_one_run_with_two_attempts(script: str, run_id: str
     assert sum(goodput["by_phase"].values()) == pytest.approx(goodput["held_device_s"])
     audit = json.loads(assay_at("runs", "audit", run_id, "--deep", "--json", code=3).out)
     assert (audit["problems"], audit["whole_checkpoints"]) == ([], len({c["step"] for c in run["commits"]}))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["sft_trainer", "lightning_fit"])
+def test_the_record_shows_each_row_once_through_kills(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    report = audit_of_recorded(name, tmp_path)
+    assert (report.verdict, report.epochs, report.rows_expected, report.rows_trained) == ("pass", 2, 102, 102), report
 
 
 def test_an_exception_in_lightning_ends_the_attempt_with_its_signature(tmp_path: Path) -> None:

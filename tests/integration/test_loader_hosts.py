@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from host_scripts import EXAMPLES, OWN, ROOT, changes, killed_and_resized, undisturbed_steps
+from host_scripts import EXAMPLES, OWN, ROOT, audit_of_recorded, changes, killed_and_resized, undisturbed_steps
 
 HERE = ("ddp", "trainer", "accelerate_loop")
 ELSEWHERE = ("sft_trainer", "lightning_fit")
@@ -18,6 +18,15 @@ def test_each_row_is_learned_once_an_epoch_in_the_undisturbed_order(name: str, t
     assert attempts.faults() == {}
     trained = {step: sorted(rows) for step, rows in attempts.trained.items()}
     assert trained == undisturbed_steps(tmp_path / "data")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", HERE)
+def test_the_record_of_a_host_shows_each_row_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    report = audit_of_recorded(name, tmp_path)
+    assert (report.verdict, report.epochs, report.rows_expected, report.rows_trained) == ("pass", 2, 102, 102), report
 
 
 @pytest.mark.soak

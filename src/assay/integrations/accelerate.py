@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from assay.integrations.recording import RunRecorder
 
 UNKNOWN = (
-    "which rows were read: Accelerate's loaders keep no receipts",
+    "which rows were read, unless the loader is assay.torch.RowLoader",
     "the exchange of gradients and the optimizer's step are part of compute",
 )
 
@@ -54,23 +54,18 @@ class AssayTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has no t
         """Begin the record."""
         from accelerate.state import PartialState
 
-        from assay.integrations.recording import begin_recording  # here: importing a tracker imports only its host
+        # Here: importing a tracker imports only its host.
+        from assay.integrations.recorded_run import RecordRequest
+        from assay.integrations.recording import RunRecorder
 
-        state = PartialState()
         if self._run is None:
-            self._run = begin_recording(
-                self._name,
-                "accelerate",
-                config=values,
-                devices=state.num_processes,
-                num_steps=self._num_steps,
-                rank=state.process_index,
-                start_step=None,
-                unknown=UNKNOWN,
-            )
+            state = PartialState()
+            size, rank = state.num_processes, state.process_index
+            request = RecordRequest(self._name, "accelerate", values, size, self._num_steps, rank, UNKNOWN)
+            self._run = RunRecorder(request)
 
     def watch(self, accelerator: "Accelerator") -> None:
-        """Record phases, steps and checkpoints of what the accelerator has prepared."""
+        """Record phases, steps and checkpoints of what was prepared, and rows of a `RowLoader` that was registered."""
         if self._run is None:  # no init_trackers yet, or without a configuration
             self.store_init_configuration({})
         assert self._run is not None
@@ -79,6 +74,8 @@ class AssayTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has no t
             self._run.watch(model, optimizers[0] if optimizers and index == 0 else None)
             # The first forward pass after a save shows that it is over.
             self._hooks.append(model.register_forward_pre_hook(lambda *_: self._adopt_saved()))
+        for loader in accelerator._custom_objects:
+            self._run.watch_rows(loader)
         self._hooks.append(accelerator.register_save_state_pre_hook(self._on_save))
         self._hooks.append(accelerator.register_load_state_pre_hook(self._on_load))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from assay.integrations.recording import RunRecorder
 
 UNKNOWN = (
-    "which rows were read: Lightning's loaders keep no receipts",
+    "which rows were read, unless the loader is assay.torch.RowLoader",
     "the exchange of gradients and the optimizer's step are part of compute",
     "time after fit() returns, such as a test",
 )
@@ -38,19 +38,15 @@ class AssayCallback(Callback):  # type: ignore[misc]  # Lightning is not install
         """Paths of checkpoints, with the time of the last change."""
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        from assay.integrations.recorded_run import plain_name  # here: importing a callback imports only its host
-        from assay.integrations.recording import begin_recording
+        from assay.integrations.recorded_run import RecordRequest, plain_name  # here: a callback imports only its host
+        from assay.integrations.recording import RunRecorder
 
-        self._run = begin_recording(
-            self._name or plain_name(Path(trainer.default_root_dir).resolve().name),
-            "lightning",
-            config={**dict(pl_module.hparams), "trainer": _trainer_facts(trainer)},
-            devices=trainer.world_size,
-            num_steps=trainer.max_steps if trainer.max_steps > 0 else _num_steps(trainer),
-            rank=trainer.global_rank,
-            start_step=trainer.global_step,
-            unknown=UNKNOWN,
-        )
+        name = self._name or plain_name(Path(trainer.default_root_dir).resolve().name)
+        config = {**dict(pl_module.hparams), "trainer": _trainer_facts(trainer)}
+        num_steps = trainer.max_steps if trainer.max_steps > 0 else _num_steps(trainer)
+        request = RecordRequest(name, "lightning", config, trainer.world_size, num_steps, trainer.global_rank, UNKNOWN)
+        self._run = RunRecorder(request, start_step=trainer.global_step)
+        self._run.watch_rows(trainer.train_dataloader)
         self._logged_step = trainer.global_step
         self._adopted = {
             name: Path(name).stat().st_mtime_ns for name in _saved_checkpoints(trainer) if Path(name).exists()

@@ -1,7 +1,7 @@
 """Records a run that another training loop drives: metrics, phases, attempts, rows and checkpoints.
 
     with record("digits/lr-1e-3", config=vars(arguments)) as run:
-        run.watch(model, optimizer)                     # phases and steps, by hooks of torch
+        run.watch(model, optimizer, loader)             # phases, steps and rows, by hooks of torch
         ...
             run.log(step, {"loss": loss.item()}, rows=len(batch))
             run.checkpoint("out/step-100", step)        # after it was saved
@@ -12,12 +12,13 @@ and never the training. A process forked from a recording one, such as a loader'
 """
 
 import atexit
+import json
 import os
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -33,6 +34,7 @@ from assay.integrations.recorded_run import OpenAttempt, RecordRequest, begin_at
 from assay.records.commit import RunFinished
 from assay.records.failure import Failure
 from assay.records.phase import Phase
+from assay.records.row_receipts import RowReceipt
 from assay.records.run import Attempt
 from assay.store.attempts import failure_of_ranks, rank_failure_path, save_attempt
 from assay.store.home import Home
@@ -49,11 +51,12 @@ if TYPE_CHECKING:
 JOIN_S = 5.0
 """Ranks other than 0 wait at most this long for the attempt at the start; later they look once a second."""
 LOOK_EVERY_S = 1.0
+MAX_RECEIPT_ROWS = 2_000  # an event of a segment has a largest size
 RENAMED = {"grad_norm": "gradient_norm"}
 """Names of other tools to those that warnings and triage read."""
 
 UNKNOWN = (
-    "which rows were read: the loop's loader keeps no receipts",
+    "which rows were read, unless the loop's loader is assay.torch.RowLoader",
     "data loading is part of compute, unless the script calls watch or phase",
 )
 
@@ -82,8 +85,12 @@ class RunRecorder:
     def __init__(self, request: RecordRequest, *, start_step: int | None = None) -> None:
         """Begin an attempt, or join that of rank 0. `start_step`: where the loop resumed, if known.
 
-        Raises `ConfigError` for a wrong name, before anything is written.
+        Raises `ConfigError` for a wrong name or number of devices, before anything is written.
         """
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if request.devices < world_size or request.devices % world_size:
+            raise ConfigError(f"run '{request.name}': devices={request.devices} is no multiple of {world_size} ranks.")
+        checked_name(request.name.replace("/", "-"), of="the run's name")
         self._request = request
         self._home = Home.from_environment()
         self._pid = os.getpid()
@@ -92,6 +99,11 @@ class RunRecorder:
         self._opened: OpenAttempt | None = None
         self._segments: list[SegmentWriter] = []
         self._adopter: CheckpointAdopter | None = None
+        self._loader: Any = None
+        self._handed_out: dict[int, list[int]] = {}
+        """Step of the loader -> rows since the last receipt."""
+        self._receipts: list[SegmentWriter] = []
+        """The segment of receipts, once there is one."""
         self._phase: Phase = "startup"
         self._has_phases = False
         self._has_start = start_step is not None
@@ -148,6 +160,7 @@ class RunRecorder:
                 numbers["rows"] = float(rows)
                 self._rows += rows
             self._step, self._step_began_s = step, now_s
+            self._write_receipts(step)
             for segment in self._segments[1:]:
                 segment.log(step, {})
         elif not numbers:
@@ -187,16 +200,30 @@ class RunRecorder:
             if steps:
                 self._start_at(steps[-1])
 
-    def watch(self, model: "nn.Module", optimizer: "Optimizer | None" = None) -> None:
+    def watch(self, model: "nn.Module", optimizer: "Optimizer | None" = None, loader: Any = None) -> None:
         """Record phases by the model's forward passes, and steps by the optimizer's, with hooks of torch.
 
         From a training forward pass to the end of the optimizer's step is `compute`, then `data` until the next one;
-        forward passes in evaluation mode are `evaluation`. Without an optimizer, steps end at `log`.
+        forward passes in evaluation mode are `evaluation`. Without an optimizer, steps end at `log`. `loader`: an
+        `assay.torch.RowLoader`, whose rows are recorded at the end of each step.
         """
+        if loader is not None and not hasattr(loader, "on_rows"):
+            raise ConfigError(f"watch(loader=...): a {type(loader).__name__} does not show its rows; RowLoader does.")
+        self.watch_rows(loader)
         if self._is_on:
             self._hooks.append(model.register_forward_pre_hook(self._on_forward))
         if self._is_on and optimizer is not None:
             self._hooks.append(optimizer.register_step_post_hook(self._on_step))
+
+    @_unless_off
+    def watch_rows(self, loader: Any) -> None:
+        """Record the rows that a loader of training hands out, if it is an `assay.torch.RowLoader`."""
+        if hasattr(loader, "on_rows"):
+            self._loader, loader.on_rows = loader, self._note_rows
+
+    @_unless_off
+    def _note_rows(self, loader_step: int, rows: Sequence[int]) -> None:
+        self._handed_out.setdefault(loader_step, []).extend(rows)
 
     def note(self, text: str) -> None:
         """Record a message, shown with those of the run's ranks."""
@@ -227,7 +254,7 @@ class RunRecorder:
             self._adopter.close()
             while not self._adopter.problems.empty():
                 self.note(self._adopter.problems.get())
-        for segment in self._segments:
+        for segment in (*self._segments, *self._receipts):
             with suppress(AssayError):
                 segment.close()
         self._step = self.step
@@ -318,9 +345,8 @@ class RunRecorder:
         num_own = max(1, self._request.devices // max(1, int(os.environ.get("WORLD_SIZE", "1"))))
         first = self._request.rank * num_own
         for rank in range(first, first + num_own):
-            self._segments.append(
-                SegmentWriter(segment_path(run_dir, number, rank), run_id=self.run_id, attempt=number, rank=rank)
-            )
+            path = segment_path(run_dir, number, rank)
+            self._segments.append(SegmentWriter(path, run_id=self.run_id, attempt=number, rank=rank))
         self._opened = opened
         if not self._request.rank:
             self._adopter = CheckpointAdopter(opened.log, self._request.devices)
@@ -342,6 +368,21 @@ class RunRecorder:
             self._phase = name
             for segment in self._segments:
                 segment.phase(name)
+
+    def _write_receipts(self, step: int) -> None:
+        """Record the rows that the loader handed out since the last step, if any."""
+        if self._loader is None or self._opened is None:
+            return
+        if not self._receipts:
+            number, rank = self._opened.attempt.attempt, self._request.rank
+            path = segment_path(Path(self._opened.run.run_dir), number, rank, of="rows")
+            self._receipts = [SegmentWriter(path, run_id=self.run_id, attempt=number, rank=rank)]
+            self._receipts[0].event(json.dumps(self._loader.facts()))
+        for loader_step, rows in self._handed_out.items() or [(0, [])]:
+            for first in range(0, max(1, len(rows)), MAX_RECEIPT_ROWS):
+                receipt = RowReceipt(step, loader_step, rows[first : first + MAX_RECEIPT_ROWS])
+                self._receipts[0].event(json.dumps(receipt))
+        self._handed_out.clear()
 
     def _on_forward(self, model: "nn.Module", _: Any) -> None:
         self.phase("compute" if model.training else "evaluation")
@@ -377,18 +418,13 @@ _joined: dict[str, int] = {}
 """Run id to the attempt that this process joined last: a second training in the process joins a later one."""
 
 
-def _numbers(metrics: Mapping[str, Any]) -> "list[tuple[str, float]]":
-    """Return the values that are numbers, scalar tensors included, under the names that warnings read."""
-    found = []
+def _numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the values that are numbers, scalar tensors included, under the names that warnings read."""
     for name, value in metrics.items():
-        try:
-            number = float(value) if not isinstance(value, str | bytes) else None
-        except (TypeError, ValueError, RuntimeError):
-            number = None
-        if number is not None:
-            named = RENAMED.get(name, name)
-            found.append((f"validation_{named[5:]}" if named.startswith("eval_") else named, number))
-    return found
+        if not isinstance(value, str | bytes):
+            with suppress(TypeError, ValueError, RuntimeError):
+                number, named = float(value), RENAMED.get(name, name)
+                yield f"validation_{named[5:]}" if named.startswith("eval_") else named, number
 
 
 def _outcome(error: BaseException | None) -> str:
@@ -396,25 +432,6 @@ def _outcome(error: BaseException | None) -> str:
         return "succeeded"
     is_stop = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
     return "preempted" if is_stop else "failed"
-
-
-def begin_recording(
-    name: str,
-    tool: str,
-    *,
-    config: Mapping[str, Any],
-    devices: int,
-    num_steps: int | None,
-    rank: int,
-    start_step: int | None,
-    unknown: tuple[str, ...],
-) -> RunRecorder:
-    """Begin to record a process of a run; see `record` and `RecordRequest`."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if devices < world_size or devices % world_size:
-        raise ConfigError(f"run '{name}': devices={devices} is no multiple of the {world_size} processes.")
-    checked_name(name.replace("/", "-"), of="the run's name")
-    return RunRecorder(RecordRequest(name, tool, config, devices, num_steps, rank, unknown), start_step=start_step)
 
 
 def record(
@@ -432,13 +449,7 @@ def record(
     one before the first step that is logged. Every process of torchrun calls it; rank 0 records metrics. Raises
     `AssayError` for a wrong name; later faults of recording are warnings, and never end the training.
     """
-    return begin_recording(
-        name,
-        "python",
-        config=config or {},
-        devices=int(os.environ.get("WORLD_SIZE", "1")) if devices is None else devices,
-        num_steps=num_steps,
-        rank=int(os.environ.get("RANK", "0")),
-        start_step=start_step,
-        unknown=UNKNOWN,
-    )
+    devices = int(os.environ.get("WORLD_SIZE", "1")) if devices is None else devices
+    rank = int(os.environ.get("RANK", "0"))
+    request = RecordRequest(name, "python", config or {}, devices, num_steps, rank, UNKNOWN)
+    return RunRecorder(request, start_step=start_step)

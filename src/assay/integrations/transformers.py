@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from assay.integrations.recording import RunRecorder
 
 UNKNOWN = (
-    "which rows were read: the Trainer's loader keeps no receipts",
+    "which rows were read, unless the loader is assay.torch.RowLoader",
     "the exchange of gradients and the optimizer's step are part of compute",
     "time after train() returns, such as a last evaluation",
 )
@@ -31,21 +31,17 @@ class AssayCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        from assay.integrations.recorded_run import plain_name  # here: importing a callback imports only its host
-        from assay.integrations.recording import begin_recording
+        from assay.integrations.recorded_run import RecordRequest, plain_name  # here: a callback imports only its host
+        from assay.integrations.recording import RunRecorder
 
         if self._run is not None:  # the last training of this process did not end, e.g. with a smaller batch next
             self._run.end(RuntimeError("the training was begun again in the same process"))
-        self._run = begin_recording(
-            self._name or plain_name(args.run_name or Path(args.output_dir).resolve().name),
-            "transformers",
-            config={**args.to_dict(), "model": _model_facts(kwargs.get("model"))},
-            devices=args.world_size * max(1, args.n_gpu),
-            num_steps=state.max_steps,
-            rank=args.process_index,
-            start_step=state.global_step,
-            unknown=UNKNOWN,
-        )
+        name = self._name or plain_name(args.run_name or Path(args.output_dir).resolve().name)
+        config = {**args.to_dict(), "model": _model_facts(kwargs.get("model"))}
+        devices = args.world_size * max(1, args.n_gpu)
+        request = RecordRequest(name, "transformers", config, devices, state.max_steps, args.process_index, UNKNOWN)
+        self._run = RunRecorder(request, start_step=state.global_step)
+        self._run.watch_rows(kwargs.get("train_dataloader"))
         if state.global_step:
             resumed_from = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             self._run.recover_checkpoint(resumed_from, state.global_step)

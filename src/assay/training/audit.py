@@ -31,13 +31,10 @@ from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog, effective_commits
-from assay.training.audit_files import audit_recorded, check_files
+from assay.training.audit_files import audit_recorded, check_files, shortened
 from assay.training.audit_outer import audit_cluster
 from assay.training.audit_rollouts import audit_rollout_log
 from assay.training.recipe import recipe_of
-
-MAX_NAMED_ROWS = 100
-"""Largest number of rows that a report names; all are counted."""
 
 
 class _Receipts(NamedTuple):
@@ -150,12 +147,12 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
         rows_trained=int(receipts.num_rows.sum()),
         rows_quarantined=rows.quarantined,
         prompts=prompts,
-        missing=_shortened(rows.missing),
-        repeated=_shortened(rows.repeated),
-        problems=_shortened(problems),
+        missing=shortened(rows.missing),
+        repeated=shortened(rows.repeated),
+        problems=shortened(problems),
         forked_from="" if run.parent is None else str(run.parent),
         not_checked=tuple(not_checked),
-        strays=_shortened(strays),
+        strays=shortened(strays),
     )
 
 
@@ -380,9 +377,3 @@ def _parse_receipts(data: bytes) -> _Receipts:
     with np.load(io.BytesIO(data)) as columns:
         names = zip(_Receipts._fields, (np.int64, np.int32, np.int32, np.uint64), strict=True)
         return _Receipts(*(columns[name].astype(kind, casting="same_kind").ravel() for name, kind in names))
-
-
-def _shortened(lines: list[str]) -> tuple[str, ...]:
-    if len(lines) <= MAX_NAMED_ROWS:
-        return tuple(lines)
-    return (*lines[:MAX_NAMED_ROWS], f"... and {len(lines) - MAX_NAMED_ROWS} more")

@@ -7,14 +7,16 @@
 Metrics, notices, stacks and predictions are for people. They prove nothing and are not checked.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from assay.base.errors import AssayError, StoreAwayError
 from assay.records.audit import AuditReport, WeightsDepth
 from assay.records.commit import Commit
+from assay.records.row_receipts import AttemptReceipts, LoaderFacts, RowReceipt, count_rows
 from assay.records.run import Run
-from assay.store.attempts import attempt_path, unreadable_attempts
+from assay.store.attempts import attempt_path, saved_attempts, unreadable_attempts
 from assay.store.commit_log import (
     CHECKPOINT_PREFIX,
     LOG_PREFIX,
@@ -25,9 +27,12 @@ from assay.store.commit_log import (
     is_summary,
     parse_checkpoint_folder,
 )
+from assay.store.metrics.segment import attempt_and_rank, read_segment, segment_paths
 from assay.store.missing_log import missing_log
 
 ACCOUNTS = "metrics, incidents, launches, stacks, predictions: for people only; no row or weight depends on them"
+MAX_NAMED_ROWS = 100
+"""Largest number of rows that a report names; all are counted."""
 
 
 def check_files(
@@ -55,13 +60,22 @@ def check_files(
 
 
 def audit_recorded(run: Run, log: CommitLog, weights: WeightsDepth) -> AuditReport:
-    """Check the checkpoints that another tool's run recorded. Its rows were not observed, so it never passes."""
+    """Check the checkpoints that another tool's run recorded, and the rows if its loader was a `RowLoader`."""
     recorded = log.commits()
     here = [commit for commit in recorded if Path(commit.adopted_from).exists()]
     read = {"none": [], "last": here[-1:], "all": here}[weights]
     found = {commit.step: first_problem(log.store, commit) for commit in read}
     problems = [f"the checkpoint of step {step} has changed: {problem}" for step, problem in found.items() if problem]
-    not_checked = [f"which rows were trained: {run.imported and run.imported.tool} does not show its loader's rows"]
+    not_checked, rows = [], count_rows(_receipts_of(Path(run.run_dir)))
+    if rows is None:
+        not_checked.append(
+            f"which rows were trained: {run.imported and run.imported.tool} does not show its loader's rows"
+        )
+    else:
+        not_checked += [f"which rows were trained: {reason}" for reason in rows.unknown]
+        not_checked.append("whether the loop trained on each batch that it was handed, and once")
+    is_wrong = problems or (rows is not None and (rows.missing or rows.repeated))
+    is_proved = rows is not None and not rows.unknown and log.finished() is not None
     for title, left in (
         ("was not read (--deep reads all)", [commit for commit in here if commit not in read]),
         ("is not there any more, which its script may have wanted", [item for item in recorded if item not in here]),
@@ -69,17 +83,41 @@ def audit_recorded(run: Run, log: CommitLog, weights: WeightsDepth) -> AuditRepo
         not_checked += [f"the checkpoint of step {commit.step} {title}: {commit.adopted_from}" for commit in left]
     return AuditReport(
         run_id=run.run_id,
-        verdict="fail" if problems else "incomplete",
+        verdict="fail" if is_wrong else "pass" if is_proved else "incomplete",
         step=recorded[-1].step if recorded else 0,
         weights=weights,
-        epochs=0,
-        rows_expected=0,
-        rows_trained=sum(commit.rows_trained for commit in recorded),
+        epochs=rows.epochs if rows else 0,
+        rows_expected=rows.expected if rows else 0,
+        rows_trained=rows.trained if rows else sum(commit.rows_trained for commit in recorded),
         rows_quarantined=0,
+        missing=shortened(rows.missing if rows else ()),
+        repeated=shortened(rows.repeated if rows else ()),
         problems=(*problems, *unreadable_attempts(Path(run.run_dir))),
         not_checked=tuple(not_checked),
         whole_checkpoints=sum(problem is None for problem in found.values()),
     )
+
+
+def _receipts_of(run_dir: Path) -> Iterator[AttemptReceipts]:
+    """Yield the row receipts of a recorded run's attempts; a damaged segment is left out, which is a gap."""
+    for attempt in saved_attempts(run_dir):
+        ranks, facts = {}, None
+        for path in segment_paths(run_dir, of="rows"):
+            number, rank = attempt_and_rank(path)
+            if number == attempt.attempt and not (segment := read_segment(path)).corrupt_bytes:
+                values = [json.loads(event.text) for event in segment.events]
+                facts = next((LoaderFacts(*value) for value in values[:1]), facts)
+                ranks[rank] = [RowReceipt(*value) for value in values[1:]]
+        steps = [receipt.step for receipts in ranks.values() for receipt in receipts]
+        end_step = max(steps, default=0) if attempt.end_step is None else attempt.end_step
+        yield AttemptReceipts(attempt.attempt, attempt.start_step, end_step, facts, ranks)
+
+
+def shortened(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the first lines, and how many more there are."""
+    if len(lines) <= MAX_NAMED_ROWS:
+        return tuple(lines)
+    return (*lines[:MAX_NAMED_ROWS], f"... and {len(lines) - MAX_NAMED_ROWS} more")
 
 
 def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Iterator[str]:

@@ -32,8 +32,8 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     failed, or the commit log is missing. Exit code 3 ('incomplete'): no problem so far, but the run is not
     finished or its dataset is not available. The command needs no ledger and works on read-only folders.
 
-    Of a run that another tool trained and recorded (docs/record.md), the checkpoints are compared with their digests;
-    its rows are not observed, so the check ends as 'incomplete'.
+    Of a run that another tool trained and recorded (docs/record.md), the checkpoints are compared with their digests.
+    Its rows are checked if its loader was assay.torch.RowLoader; else the check ends as 'incomplete'.
 
     RUN may be a session of the Tinker API: then each datum of each acknowledged request must be learned exactly once,
     stored requests, results and states must be unchanged, and tokens that the client says were sampled must have been
@@ -107,13 +107,14 @@ def _audit_session(session_id: str, as_json: bool) -> NoReturn:
 
 
 def _rows_text(report: "AuditReport") -> str:
+    rows = f"{report.rows_trained:,} of {report.rows_expected:,} rows, in {number_of(report.epochs, 'epoch')}"
     if report.whole_checkpoints is not None:
         counted = f" ({report.rows_trained:,} counted)" if report.rows_trained else ""
-        return f"rows: not observed{counted}; {number_of(report.whole_checkpoints, 'checkpoint')} whole"
+        checkpoints = number_of(report.whole_checkpoints, "checkpoint")
+        return f"{rows if report.epochs else f'rows: not observed{counted}'}; {checkpoints} whole"
     if not report.rows_expected and report.rows_trained:
         return f"{report.rows_trained:,} rows by the receipts; the expected number is unknown"
-    epochs = number_of(report.epochs, "epoch")
-    return f"{report.rows_trained:,} of {report.rows_expected:,} rows, in {epochs}"
+    return rows
 
 
 def _weights(quick: bool, deep: bool) -> "WeightsDepth":

@@ -55,9 +55,9 @@ _MAX_EVENT_CHARS = 32_000
 _BEGINNING_BYTES = 1 << 18
 
 
-def segment_path(run_dir: Path, attempt: int, rank: int) -> Path:
-    """Return the path of a rank's segment."""
-    return run_dir / "metrics" / f"attempt-{attempt:04d}" / f"rank-{rank:05d}.seg"
+def segment_path(run_dir: Path, attempt: int, rank: int, *, of: str = "metrics") -> Path:
+    """Return the path of a rank's segment of metrics, or of other events."""
+    return run_dir / of / f"attempt-{attempt:04d}" / f"rank-{rank:05d}.seg"
 
 
 def attempt_and_rank(path: Path) -> tuple[int, int]:
@@ -65,9 +65,9 @@ def attempt_and_rank(path: Path) -> tuple[int, int]:
     return int(path.parent.name.removeprefix("attempt-")), int(path.stem.removeprefix("rank-"))
 
 
-def segment_paths(run_dir: Path) -> list[Path]:
+def segment_paths(run_dir: Path, *, of: str = "metrics") -> list[Path]:
     """Return the paths of a run's segments, by attempt and rank."""
-    return sorted((run_dir / "metrics").glob("attempt-*/rank-*.seg"))
+    return sorted((run_dir / of).glob("attempt-*/rank-*.seg"))
 
 
 class SegmentWriter:

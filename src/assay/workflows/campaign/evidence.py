@@ -147,7 +147,7 @@ def score_run(campaign: OpenCampaign, arm_run: ArmRun, scoring: "Scoring") -> Sc
         run_id=run.run_id,
         recipe_sha256=run.recipe_sha256,
         weights_digest=_last_weights(run, ledger),
-        audit_verdict=ROWS_NOT_OBSERVED if run.is_recorded() and verdict != "fail" else verdict,
+        audit_verdict=ROWS_NOT_OBSERVED if run.is_recorded() and verdict not in ("pass", "fail") else verdict,
         num_attempts=max(1, len(ledger.attempts(run.run_id))),
         device_s=device_seconds_of(run.run_id, ledger),
         warnings=tuple(warning.statement() for warning in warned),

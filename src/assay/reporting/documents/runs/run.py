@@ -329,12 +329,12 @@ def _observed(run: RunView) -> Iterator[Block]:
     if run.copied_from() is not None:
         return
     rows = "not observed: the loader is not assay's, so no receipt says which rows were read"
-    facts = [Fact("rows", Cell(rows, "open"))]
+    facts = [] if run.shows_rows() else [Fact("rows", Cell(rows, "open"))]
     if (audit := run.audit) is not None and audit.whole_checkpoints is not None:
         whole = Cell(f"{audit.whole_checkpoints} whole", "bad" if audit.problems else "good")
         facts.append(Fact("checkpoints", whole, f"audit of step {audit.step:,}"))
     yield FactList(facts)
-    if audit is not None and audit.problems:
+    if audit is not None and audit.problems and not run.shows_rows():
         yield Listing([*audit.problems[:MAX_PROBLEMS]], "Changed checkpoints")
 
 
@@ -342,8 +342,7 @@ def _proof(run: RunView) -> Iterator[Block]:
     audit = run.audit
     if run.imported is not None:
         yield from _observed(run)
-        return
-    if audit is None:
+    if audit is None or not run.shows_rows():
         return
     tone = {"pass": "good", "fail": "bad"}.get(audit.verdict, "open")
     facts = [

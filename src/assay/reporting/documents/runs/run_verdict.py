@@ -36,7 +36,7 @@ _UNFINISHED_TEXTS = {
 
 def rows_mark(run: RunView) -> Mark:
     """Return whether the audit proved that each row was used once."""
-    if run.imported is not None:
+    if not run.shows_rows():
         return Mark("rows", "open", "not observed")
     if run.audit is None:
         return Mark("rows", "open", "not audited")
@@ -84,7 +84,7 @@ def run_verdict(run: RunView) -> Verdict:
         return Verdict("bad", "audit failed", sentence, marks)
     warned = "".join(f" Warning: {warning.text}" for warning in run.warnings)
     if run.status == "succeeded":
-        unseen = "" if run.imported is None else " Which rows it learned from was not observed."
+        unseen = "" if run.shows_rows() else " Which rows it learned from was not observed."
         is_proved = audit is not None and audit.verdict == "pass"
         began = _rows_text(run) if is_proved else "The run finished."
         sentence = f"{began}{_interruptions_text(run)}{_result_text(run)}{unseen}{warned}"
@@ -163,7 +163,7 @@ def _quality(run: RunView) -> Fact:
 
 
 def _rows_tile(run: RunView) -> Fact:
-    if run.imported is not None:
+    if not run.shows_rows():
         rows = sum(commit.rows_trained for commit in run.commits)
         note = f"{count_text(rows)} counted up to its last checkpoint" if rows else "no loader of assay"
         return Fact("rows", "not observed", note)

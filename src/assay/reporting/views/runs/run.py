@@ -255,6 +255,10 @@ class RunView(RunHead):
         """Return the newest intact commit."""
         return next((commit for commit in reversed(self.commits) if not commit.is_quarantined), None)
 
+    def shows_rows(self) -> bool:
+        """Return whether receipts say which rows it trained on: of a recorded run, an audit of those of its loader."""
+        return self.imported is None or (self.audit is not None and self.audit.epochs > 0)
+
     def audited_until(self) -> int | None:
         """Return the step of the last audit if later commits are not audited, else None."""
         last = self.last_commit()
