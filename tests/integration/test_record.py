@@ -15,6 +15,7 @@ from assay.integrations.recording import RunRecorder, record
 from dashboard_server import DashboardServer
 from full_disk import Disk
 from in_process import AssayAt
+from variants import slow
 
 SCRIPTS = Path(__file__).parent / "recorded_scripts"
 
@@ -107,7 +108,7 @@ def test_an_exception_ends_the_attempt_with_its_signature(tmp_path: Path) -> Non
     assert attempt["failure"]["signature"].startswith("ZeroDivisionError in ")
 
 
-@pytest.mark.parametrize("host", ["transformers", "accelerate"])
+@pytest.mark.parametrize("host", ["accelerate", *slow("transformers")])
 def test_importing_a_callback_imports_only_its_host(host: str) -> None:
     code = (
         f"import {host}, sys; getattr({host}, 'Trainer', None); import accelerate.tracking; "

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 import assay
 from assay.data.dataset.index import index_dataset
 from assay.torch import RowLoader, packed, padded, pairs
+from variants import slow
 
 ORDER = {"window_rows": 16, "shuffle_radius_windows": 1}
 Steps = list[list[int]]
@@ -66,7 +67,7 @@ def ranks_of(folder: Path, world_size: int, **options) -> list[RowLoader]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
-@pytest.mark.parametrize("num_rows", [13, 48, 53, 59, 60, 61, 71])
+@pytest.mark.parametrize("num_rows", [13, 48, 61, *slow(53, 59, 60, 71)])
 @pytest.mark.parametrize("layout", ["padded", "bucketed"])
 def test_each_row_comes_once_an_epoch_in_the_same_steps_at_any_world_size(
     datasets: dict[int, Path], num_rows: int, world_size: int, layout: str

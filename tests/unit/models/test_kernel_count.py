@@ -102,6 +102,7 @@ def around_layers() -> tuple[int, float]:
     return counted.kernels, (counted.num_bytes - 2 * table) / 64 + 2 * table / TOKENS
 
 
+@pytest.mark.slow
 def test_a_pass_takes_few_kernels_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     (kernels, short), (same, long) = (layer_plan(length, monkeypatch) for length in LENGTHS)
     assert kernels == same

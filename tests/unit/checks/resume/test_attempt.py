@@ -12,7 +12,7 @@ from assay.checks.resume.attempt import ScriptAttempt, ScriptCommand, run_attemp
 ON_ONE_CORE = "import os, time; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
 OTHERS = 3
 """Busy processes on the same core, so that the script gets a quarter of it."""
-LIMIT_S = 3.0
+LIMIT_S = 1.5
 
 
 @pytest.fixture
