@@ -10,7 +10,7 @@ from assay.models.causal_config import LoraConfig, NewCausalConfig
 from assay.models.config import NewEncoderConfig
 from assay.models.flops import causal_flops, encoder_flops
 from assay.models.token_scores import CausalNetwork
-from assay.records.devices import DEVICES, dense_bf16_flops
+from assay.records.devices import DEVICES, dense_bf16_flops, find_device
 
 ROWS, TOKENS = 5, 48
 LENGTHS = np.full(ROWS, TOKENS)
@@ -95,6 +95,13 @@ def test_an_encoder_attends_to_whole_sequences() -> None:
 )
 def test_a_card_is_known_by_its_drivers_name(card: str, tflops: int) -> None:
     assert dense_bf16_flops(card) == tflops * 1e12
+
+
+def test_sizes_of_a_cards_memory_are_told_apart() -> None:
+    assert [find_device(card) for card in ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "a100")] == [
+        "A100 40GB", "A100", "A100",
+    ]  # fmt: skip
+    assert find_device("NVIDIA H100 80GB HBM3") == "H100" and find_device("NVIDIA H100 PCIe") == "H100 PCIe"
 
 
 def test_an_unknown_card_has_no_rate() -> None:
