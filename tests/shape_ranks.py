@@ -59,9 +59,13 @@ def rank_shapes(seconds: float) -> Ranked:
     estimated = {name: pass_time(trace, sheet) for name, trace in traces.items()}
     products_s = time_products(traces["base"].products, device, seconds=seconds / 5)
     rest = (measured["base"] - products_s) / (estimated["base"].attention + estimated["base"].other)
-    factors = PassTime(products_s / estimated["base"].products, rest, rest)
-    predicted = {name: time if on_gpu else time.scaled(factors) for name, time in estimated.items()}
-    return Ranked({name: time.seconds for name, time in predicted.items()}, measured)
+    factors = (1.0, 1.0) if on_gpu else (products_s / estimated["base"].products, rest)
+    predicted = {name: _corrected(time, *factors) for name, time in estimated.items()}
+    return Ranked(predicted, measured)
+
+
+def _corrected(time: PassTime, of_products: float, of_rest: float) -> float:
+    return of_products * time.products + of_rest * (time.seconds - time.products)
 
 
 def _case(on_gpu: bool, *, rows: int | None = None, **model: int) -> TimedCase:

@@ -15,14 +15,11 @@ A product takes at least as long as its matrices take from memory and back.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from assay.models.traced import MATRICES_OF_ATTENTION, PassTrace, Product, TracedAttention
 from assay.records.devices import DeviceSheet
-
-Loss = Literal["tiles", "waves", "alignment"]
-LOSSES: tuple[Loss, ...] = ("tiles", "waves", "alignment")
 
 TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
 """Tiles of cuBLAS on tensor cores (the guide's section 2.3), [m, n]."""
@@ -37,27 +34,25 @@ that a tile of 64 x 64 reaches 0.85 of what one of 256 x 128 does."""
 ALIGNED_SHARE = {16: 1.0, 8: 0.8, 4: 0.65, 2: 0.45}
 """Multiple of bytes at which rows begin -> share of the rate. The guide's figure 2 gives the order; the values are
 assumed. With them a step of nanoGPT is 1.22 times as fast with 50,304 entries as with 50,257; published is 1.25."""
+VOCABULARY_MULTIPLE = 128
+"""A vocabulary of such a multiple is aligned and fills its last tile."""
 ATTENTION_SHARE = 0.5
 """Share of the rate that fused attention reaches (Dao 2023, arXiv:2307.08691: 0.5 to 0.7 on an A100)."""
 HEAD_WIDTHS = (32, 64, 96, 128, 192, 256)
 """Widths of a head for which fused attention is compiled; others are computed as the next one."""
 QUERY_BLOCK = 128
 """Queries of one head that a multiprocessor computes at once, and keys that it reads at once."""
-COMPILED_BYTES = 0.3
-"""Share of the bytes of operators as written that compiled layers move (tests/unit/models/test_kernel_count.py)."""
+COMPILED_SHARE = 0.3
+"""Share of the kernels, and of their bytes, that compiled layers keep (tests/unit/models/test_kernel_count.py)."""
+HOST_S = 4e-5
+"""Seconds in which the host starts a kernel that is not captured, as measured beside an H200."""
 
 
 class OperatorTime(NamedTuple):
-    """Estimated seconds of one call."""
+    """Estimated seconds of one call, and how many of them are lost to what."""
 
     seconds: float
-    tiles_s: float
-    waves_s: float
-    alignment_s: float
-    tile: tuple[int, int] | None = None
-
-    def lost_s(self, loss: Loss) -> float:
-        return {"tiles": self.tiles_s, "waves": self.waves_s, "alignment": self.alignment_s}[loss]
+    lost_s: Mapping[str, float]
 
 
 class PassTime(NamedTuple):
@@ -66,36 +61,60 @@ class PassTime(NamedTuple):
     products: float
     attention: float
     other: float
+    host: float = 0.0
+    """The device waits for the host to start kernels."""
 
     @property
     def seconds(self) -> float:
         return sum(self)
 
-    def scaled(self, factors: "PassTime") -> "PassTime":
-        return PassTime(*(seconds * factor for seconds, factor in zip(self, factors, strict=True)))
 
-
-def mean_time(times: Iterable[PassTime]) -> PassTime:
-    """Return the mean of several passes."""
-    rows = list(times)
-    return PassTime(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
-
-
-def pass_time(trace: PassTrace, device: DeviceSheet, *, is_compiled: bool = False) -> PassTime:
-    """Return the time of a pass."""
-    other_bytes = trace.other_bytes * (COMPILED_BYTES if is_compiled else 1.0)
-    return PassTime(
-        sum(product.calls * product_time(product, device).seconds for product in trace.products),
-        sum(attention.calls * attention_time(attention, device).seconds for attention in trace.attentions),
-        other_bytes / (REACHED_BYTES * device.memory_bytes_per_s),
-    )
+def pass_time(
+    trace: PassTrace, device: DeviceSheet, *, is_compiled: bool = False, is_captured: bool = True
+) -> PassTime:
+    """Return the time of a pass. The host starts no kernel of a captured one, and on a CPU takes no time."""
+    products_s = sum(product.calls * product_time(product, device).seconds for product in trace.products)
+    attention_s = sum(attention.calls * attention_time(attention, device).seconds for attention in trace.attentions)
+    share = COMPILED_SHARE if is_compiled else 1.0
+    other_s = share * trace.other_bytes / (REACHED_BYTES * device.memory_bytes_per_s)
+    starts_s = 0.0 if is_captured or not device.multiprocessors else share * trace.num_kernels * HOST_S
+    return PassTime(products_s, attention_s, other_s, max(0.0, starts_s - products_s - attention_s - other_s))
 
 
 def product_time(product: Product, device: DeviceSheet) -> OperatorTime:
     """Return the time of one call, with the tile that takes the least."""
     if not device.multiprocessors:  # a CPU, whose tiles are not known
-        return OperatorTime(product.flops / _rate(product.item_bytes, device), 0.0, 0.0, 0.0)
+        return OperatorTime(product.flops / _rate(product.item_bytes, device), {})
     return min((_with_tile(product, device, *tile) for tile in TILES), key=lambda found: found.seconds)
+
+
+def vocabulary_time(product: Product, device: DeviceSheet, *, size: int, used: int) -> OperatorTime:
+    """Return the time of a product along a vocabulary: lost to it is what its size costs, and unused entries."""
+    found, filled = product_time(product, device), _rounded(size, VOCABULARY_MULTIPLE)
+    sizes: dict[str, Any] = {name: filled for name in ("m", "n", "k") if getattr(product, name) == size}
+    multiple = math.gcd(filled, product.m if "k" in sizes else product.k)
+    padded = product_time(product._replace(row_multiple=multiple, **sizes), device)
+    best = min(padded, found, key=lambda one: one.seconds)
+    unused_s = max(0, size - used) / size * (best.seconds - sum(best.lost_s.values()))
+    return OperatorTime(found.seconds, {**best.lost_s, "vocabulary": found.seconds - best.seconds + unused_s})
+
+
+def attention_time(attention: TracedAttention, device: DeviceSheet) -> OperatorTime:
+    """Return the time of one call of fused attention."""
+    if not device.multiprocessors:
+        return OperatorTime(attention.flops / _rate(attention.item_bytes, device), {})
+    pairs = sum(_pairs(length, 1, attention.is_causal) for length in attention.lengths)
+    blocked = sum(_pairs(length, QUERY_BLOCK, attention.is_causal) for length in attention.lengths)
+    flops = MATRICES_OF_ATTENTION[attention.direction] * 2 * attention.heads * attention.width * pairs
+    ideal_s = flops / (ATTENTION_SHARE * _rate(attention.item_bytes, device))
+    padded = next((width for width in HEAD_WIDTHS if width >= attention.width), attention.width)
+    tiled_s = ideal_s * (blocked / max(1, pairs)) * (padded / attention.width)
+    blocks = attention.heads * sum(-(-length // QUERY_BLOCK) for length in attention.lengths)
+    waved_s = tiled_s * _rounded(blocks, device.multiprocessors) / max(1, blocks)
+    moved_s = attention.num_bytes / (REACHED_BYTES * device.memory_bytes_per_s)
+    # Heads that are no multiple of 16 bytes are copied to some that are, and their results back.
+    copied_s = 2 * moved_s if attention.width * attention.item_bytes % max(ALIGNED_SHARE) else 0.0
+    return _with_losses(ideal_s, moved_s, tiles=tiled_s, waves=waved_s, alignment=max(waved_s, moved_s) + copied_s)
 
 
 def _with_tile(product: Product, device: DeviceSheet, tile_m: int, tile_n: int) -> OperatorTime:
@@ -105,38 +124,18 @@ def _with_tile(product: Product, device: DeviceSheet, tile_m: int, tile_n: int) 
     rounded = _rounded(product.m, tile_m) * _rounded(product.n, tile_n) * _rounded(product.k, tile_k)
     tiled_s = 2 * product.batch * rounded / (rate * _tile_share(tile_m, tile_n))
     num_tiles = product.batch * -(-product.m // tile_m) * -(-product.n // tile_n)
-    waves = -(-num_tiles // device.multiprocessors)
-    waved_s = tiled_s * waves * device.multiprocessors / num_tiles
-    aligned_s = waved_s / _aligned_share(product)
+    waved_s = tiled_s * _rounded(num_tiles, device.multiprocessors) / num_tiles
     moved_s = product.num_bytes / (REACHED_BYTES * device.memory_bytes_per_s)
-    ideal_s, tiled_s, waved_s, aligned_s = (max(part_s, moved_s) for part_s in (ideal_s, tiled_s, waved_s, aligned_s))
-    return _losses(ideal_s, tiled_s, waved_s, aligned_s, tile=(tile_m, tile_n))
+    return _with_losses(ideal_s, moved_s, tiles=tiled_s, waves=waved_s, alignment=waved_s / _aligned_share(product))
 
 
-def attention_time(attention: TracedAttention, device: DeviceSheet) -> OperatorTime:
-    """Return the time of one call of fused attention."""
-    if not device.multiprocessors:
-        return OperatorTime(attention.flops / _rate(attention.item_bytes, device), 0.0, 0.0, 0.0)
-    pairs = sum(_pairs(length, 1, attention.is_causal) for length in attention.lengths)
-    blocked = sum(_pairs(length, QUERY_BLOCK, attention.is_causal) for length in attention.lengths)
-    matrices = MATRICES_OF_ATTENTION[attention.direction]
-    rate = ATTENTION_SHARE * _rate(attention.item_bytes, device)
-    ideal_s = matrices * 2 * attention.heads * attention.width * pairs / rate
-    padded = next((width for width in HEAD_WIDTHS if width >= attention.width), attention.width)
-    tiled_s = ideal_s * (blocked / max(1, pairs)) * (padded / attention.width)
-    blocks = attention.heads * sum(-(-length // QUERY_BLOCK) for length in attention.lengths)
-    waved_s = tiled_s * -(-blocks // device.multiprocessors) * device.multiprocessors / max(1, blocks)
-    moved_s = attention.num_bytes / (REACHED_BYTES * device.memory_bytes_per_s)
-    # Heads that are no multiple of 16 bytes are copied to some that are, and their results back.
-    copied_s = 2 * moved_s if attention.width * attention.item_bytes % max(ALIGNED_SHARE) else 0.0
-    ideal_s, tiled_s, waved_s = (max(seconds, moved_s) for seconds in (ideal_s, tiled_s, waved_s))
-    return _losses(ideal_s, tiled_s, waved_s, waved_s + copied_s)
-
-
-def _losses(
-    ideal_s: float, tiled_s: float, waved_s: float, aligned_s: float, tile: tuple[int, int] | None = None
-) -> OperatorTime:
-    return OperatorTime(aligned_s, tiled_s - ideal_s, waved_s - tiled_s, aligned_s - waved_s, tile)
+def _with_losses(ideal_s: float, moved_s: float, **stages_s: float) -> OperatorTime:
+    """Return the time after the last stage. Each stage loses what it adds, and none is faster than memory."""
+    found_s, lost_s = max(ideal_s, moved_s), dict[str, float]()
+    for loss, stage_s in stages_s.items():
+        lost_s[loss] = max(stage_s, moved_s) - found_s
+        found_s += lost_s[loss]
+    return OperatorTime(found_s, lost_s)
 
 
 def _rate(item_bytes: int, device: DeviceSheet) -> float:
@@ -151,8 +150,7 @@ def _tile_share(tile_m: int, tile_n: int) -> float:
 def _aligned_share(product: Product) -> float:
     if product.item_bytes != 2:  # computed without tensor cores
         return 1.0
-    multiple = math.gcd(product.row_multiple * product.item_bytes, max(ALIGNED_SHARE))
-    return ALIGNED_SHARE[multiple]
+    return ALIGNED_SHARE[math.gcd(product.row_multiple * product.item_bytes, max(ALIGNED_SHARE))]
 
 
 def _rounded(size: int, multiple: int) -> int:

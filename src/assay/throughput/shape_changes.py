@@ -10,14 +10,17 @@ from typing import Any, Literal, NamedTuple
 from assay.data.loader.config import LineLayout, LoaderConfig, PackedLayout
 from assay.models.causal_config import NewCausalConfig
 from assay.models.config import NewEncoderConfig
+from assay.throughput.device_time import VOCABULARY_MULTIPLE
 from assay.training.recipe import Recipe
 
 Aspect = Literal["vocabulary", "width", "feed-forward", "heads", "micro-batch", "lanes"]
 Changed = Literal["rounding", "training", "model"]
 """What another value changes: only the rounding of results; also which rows share a step; or the model itself."""
+ADDS_WORK: tuple[Aspect, ...] = ("width", "feed-forward")
+"""Aspects whose changes make the model compute more or less, so that time for equal arithmetic is compared."""
 
 NewModel = NewCausalConfig | NewEncoderConfig
-VOCABULARY_MULTIPLE = WIDTH_MULTIPLE = 128
+WIDTH_MULTIPLE = 128
 HEAD_WIDTHS = (64, 128)
 """Widths of a head at which fused attention is fastest."""
 ROW_STEPS = (1, 2, 3, 4, 8)
@@ -61,34 +64,24 @@ def _model_changes(key: str, model: NewModel) -> Iterator[ShapeChange]:
         )
         yield ShapeChange("vocabulary", {f"{key}.vocab_size": vocabulary + added}, "model", sentence)
     for size in _multiples(width, WIDTH_MULTIPLE // 2):
-        yield from _width_changes(key, model, size)
+        counts = (heads, *(size // head_width for head_width in HEAD_WIDTHS))
+        count = next((count for count in counts if _takes(model, size, count) and size // count % 8 == 0), None)
+        if count is not None:
+            patch = {f"{key}.hidden_size": size} | ({} if count == heads else {f"{key}.num_heads": count})
+            yield ShapeChange("width", patch, "model", f"Heads of {size // count}. A wider model has more weights.")
     for size in _multiples(model.intermediate_size, WIDTH_MULTIPLE):
-        patch = {f"{key}.intermediate_size": size}
-        yield ShapeChange("feed-forward", patch, "model", "Another width of the feed-forward layers.")
-    if width // heads not in HEAD_WIDTHS:
-        for head_width in HEAD_WIDTHS:
-            count = width // head_width
-            if count and width % head_width == 0 and _takes(model, width, count):
-                sentence = f"Heads of {head_width} instead of {width // heads}; as many weights."
-                yield ShapeChange("heads", {f"{key}.num_heads": count}, "model", sentence)
-
-
-def _width_changes(key: str, model: NewModel, width: int) -> Iterator[ShapeChange]:
-    """Yield a width with the number of heads that stays, or else with the next that fits."""
-    counts = (model.num_heads, *(width // head_width for head_width in HEAD_WIDTHS))
-    for count in counts:
-        if count and _takes(model, width, count) and width // count % 8 == 0:
-            patch = {f"{key}.hidden_size": width}
-            if count != model.num_heads:
-                patch[f"{key}.num_heads"] = count
-            yield ShapeChange("width", patch, "model", f"Heads of {width // count}. More weights learn more a step.")
-            return
+        sentence = "Feed-forward layers of another width."
+        yield ShapeChange("feed-forward", {f"{key}.intermediate_size": size}, "model", sentence)
+    for head_width in HEAD_WIDTHS if width // heads not in HEAD_WIDTHS else ():
+        if width % head_width == 0 and _takes(model, width, width // head_width):
+            sentence = f"Heads of {head_width} instead of {width // heads}; as many weights."
+            yield ShapeChange("heads", {f"{key}.num_heads": width // head_width}, "model", sentence)
 
 
 def _takes(model: NewModel, width: int, heads: int) -> bool:
     """Return whether a model may have this width and number of heads."""
     kv_heads = model.kv_heads if isinstance(model, NewCausalConfig) and model.num_kv_heads else heads
-    return width % heads == 0 and width // heads % 2 == 0 and heads % kv_heads == 0
+    return heads > 0 and width % heads == 0 and width // heads % 2 == 0 and heads % kv_heads == 0
 
 
 def _loader_changes(loader: LoaderConfig, *, world_size: int, rows: int) -> Iterator[ShapeChange]:
@@ -97,8 +90,8 @@ def _loader_changes(loader: LoaderConfig, *, world_size: int, rows: int) -> Iter
         lengths = {size for step in LINE_STEPS for size in _multiples(layout.tokens, step)}
         for tokens in sorted(lengths):
             if layout.longest_row <= tokens < 2 * layout.tokens and tokens > layout.tokens // 2:
-                patch = {"loader.layout.tokens": tokens}
-                yield ShapeChange("micro-batch", patch, "training", _OTHER_PASSES, tokens / layout.tokens)
+                share = tokens / layout.tokens
+                yield ShapeChange("micro-batch", {"loader.layout.tokens": tokens}, "training", _OTHER_PASSES, share)
     elif not isinstance(layout, PackedLayout):
         for count in sorted({rows + sign * step for step in ROW_STEPS for sign in (1, -1)}):
             if rows / 2 < count < 2 * rows:

@@ -18,6 +18,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.config import LineLayout, PackedLayout
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
+from assay.models.config import ModelSize
 from assay.trackers.gpus import smallest_gpu_bytes
 from assay.training.model_folders import check_models
 from assay.training.outer.pilot import outer_warnings
@@ -102,7 +103,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
     rows = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size, gpu = recipe.method.size(_largest_micro_batch(recipe, dataset)), smallest_gpu_bytes()
-    memory = rank_memory(recipe, dataset, world_size) if size else None
+    memory = rank_memory(recipe, dataset, world_size, size) if size else None
     completions, longest = recipe.method.training_sequences(1, 0) if samples(recipe.method) else (0, 0)
     return Preview(
         num_steps=steps.planned,
@@ -163,10 +164,8 @@ def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
     return tokens if budget is None else min(tokens, max(widest, budget))
 
 
-def rank_memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
-    """Return the memory of a rank; the model's size is known."""
-    size = recipe.method.size(_largest_micro_batch(recipe, dataset))
-    assert size is not None
+def rank_memory(recipe: Recipe, dataset: Dataset, world_size: int, size: ModelSize) -> RankMemory:
+    """Return the memory of a rank that trains a model of this size."""
     shares = LaneShares(recipe.loader.lanes, world_size)
     weights, lanes = FLOAT_BYTES * size.parameters, shares.most
     copied = HALF_BYTES * size.parameters if recipe.trainer.weights.compute == "bfloat16" else 0

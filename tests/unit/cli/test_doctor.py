@@ -27,10 +27,17 @@ def test_a_person_sees_operators_memory_and_that_it_is_an_estimate(
     assert "order of these estimates was never compared with measured steps" in shown
 
 
+def test_a_pass_that_waits_for_the_host_says_so(tmp_path: Path) -> None:
+    found = AssayAt(tmp_path / "home").json("doctor", "shapes", written("sft", tmp_path), "--device", "h100")
+    assert found["pass_parts_s"]["host"] > 0.9 * found["pass_s"] > 0
+    assert "the host starts the" in found["notes"][0] and "bucketed is not captured" in found["notes"][0]
+
+
 def test_candidates_are_those_of_campaigns_and_ladders(tmp_path: Path) -> None:
     path = written("sft", tmp_path, vocab_size=50_257)
-    found = AssayAt(tmp_path / "home").json("doctor", "shapes", path, "--device", "h100")
-    assert found["basis"] == "estimate" and all(advice["measured_saved"] is None for advice in found["advice"])
+    line = ("loader.layout.type=line", "loader.layout.tokens=1024")
+    found = AssayAt(tmp_path / "home").json("doctor", "shapes", path, *line, "--device", "h100")
+    assert not found["is_measured"] and all(advice["measured_saved"] is None for advice in found["advice"])
     candidates = [Candidate.model_validate(candidate) for candidate in found["candidates"]]
     assert {"method.model.vocab_size": 50_304} in [candidate.patch for candidate in candidates]
     assert all(len(candidate.patch) == 1 for candidate in candidates)
@@ -42,6 +49,7 @@ def test_candidates_are_those_of_campaigns_and_ladders(tmp_path: Path) -> None:
         (("--device", "h1000"), "h1000: no data sheet of it is known. Known are B200"),
         ((), "this machine has no GPU whose data sheet is known"),
         (("--device", "cpu"), "Add --measure"),
+        (("--device", "cpu", "--measure", "--workers", "2"), "nothing is known of a network between CPUs"),
         (("--device", "h100", "--measure"), "whose times are not those of --device H100"),
         (("--device", "h100", "--workers", "9"), "loader.lanes=4 can be shared by 1 to 4 workers"),
         (("--device", "l40s", "--workers", "4", "--devices-per-node", "2"), "state the network between them"),

@@ -2,14 +2,17 @@
 
 import pytest
 
-from assay.models.traced import Product, TracedAttention
+from assay.models.traced import PassTrace, Product, TracedAttention
 from assay.records.devices import DEVICES, DeviceSheet
 from assay.throughput.device_time import (
     ALIGNED_SHARE,
+    HOST_S,
     REACHED_BYTES,
     REACHED_FLOPS,
     attention_time,
+    pass_time,
     product_time,
+    vocabulary_time,
 )
 
 TILES_OF_A_WAVE = 10
@@ -27,13 +30,13 @@ def product(
 def test_a_full_wave_loses_nothing() -> None:
     found = product_time(product(2560), DEVICE)
     assert found.seconds == pytest.approx(2 * 2560 * 128 * 640 / RATE_OF_LARGEST_TILE)
-    assert found[1:4] == pytest.approx((0, 0, 0))
+    assert found.lost_s == pytest.approx({"tiles": 0, "waves": 0, "alignment": 0})
 
 
 def test_a_row_above_a_wave_costs_another_wave_of_smaller_tiles() -> None:
     full, above = (product_time(product(rows), DEVICE) for rows in (2560, 2561))
     assert above.seconds > 1.09 * full.seconds
-    assert above.tiles_s + above.waves_s == pytest.approx(above.seconds - full.seconds, rel=0.02)
+    assert above.lost_s["tiles"] + above.lost_s["waves"] == pytest.approx(above.seconds - full.seconds, rel=0.02)
 
 
 def test_the_last_tile_is_computed_whole_along_each_size() -> None:
@@ -47,7 +50,7 @@ def test_the_last_tile_is_computed_whole_along_each_size() -> None:
 def test_rows_are_aligned_by_the_largest_power_of_two_bytes(row_multiple: int, num_bytes: int) -> None:
     aligned, found = (product_time(product(2560, row_multiple=item), DEVICE) for item in (64, row_multiple))
     assert found.seconds == pytest.approx(aligned.seconds / ALIGNED_SHARE[num_bytes])
-    assert found.alignment_s == pytest.approx(found.seconds - aligned.seconds)
+    assert found.lost_s["alignment"] == pytest.approx(found.seconds - aligned.seconds)
 
 
 def test_float32_needs_no_alignment() -> None:
@@ -68,13 +71,40 @@ def attention(width: int, *, lengths: tuple[int, ...] = (1280,), heads: int = 1)
 def test_a_head_of_60_is_computed_as_one_of_64_and_copied() -> None:
     device = DEVICE._replace(memory_bytes_per_s=1e12)
     of_60, of_64 = (attention_time(attention(width), device) for width in (60, 64))
-    assert of_60.seconds - of_60.alignment_s == pytest.approx(of_64.seconds)
-    assert of_60.tiles_s == pytest.approx(of_64.seconds * 4 / 64) and of_60.alignment_s > 0 == of_64.alignment_s
+    assert of_60.seconds - of_60.lost_s["alignment"] == pytest.approx(of_64.seconds)
+    assert (
+        of_60.lost_s["tiles"] == pytest.approx(of_64.seconds * 4 / 64)
+        and of_60.lost_s["alignment"] > 0 == of_64.lost_s["alignment"]
+    )
 
 
 def test_a_block_of_queries_above_a_wave_costs_another_wave() -> None:
     full, above = (attention_time(attention(64, lengths=(128,) * blocks), DEVICE) for blocks in (10, 11))
-    assert full.waves_s == pytest.approx(0) and above.seconds == pytest.approx(2 * full.seconds)
+    assert full.lost_s["waves"] == pytest.approx(0) and above.seconds == pytest.approx(2 * full.seconds)
+
+
+@pytest.mark.parametrize(("size", "used"), [(50_257, 50_257), (50_304, 50_257), (50_304, 25_000), (40, 40), (40, 9)])
+def test_the_losses_of_a_vocabulary_are_parts_of_its_time(size: int, used: int) -> None:
+    head = product(4096, size, 768, row_multiple=size if size % 2 else 8)
+    found = vocabulary_time(head, DEVICES["H100"], size=size, used=used)
+    assert found.seconds == product_time(head, DEVICES["H100"]).seconds
+    assert all(lost_s >= 0 for lost_s in found.lost_s.values())
+    assert sum(found.lost_s.values()) < found.seconds
+    assert (found.lost_s["vocabulary"] > 0) == (size != 40 or used != 40)
+
+
+def test_entries_that_no_token_uses_are_lost_to_the_vocabulary() -> None:
+    head = product(2560, 128)
+    half, whole = (vocabulary_time(head, DEVICE, size=128, used=used) for used in (64, 128))
+    assert half.lost_s["vocabulary"] == pytest.approx(half.seconds / 2) and whole.lost_s["vocabulary"] == 0
+
+
+def test_a_pass_that_is_not_captured_takes_as_long_as_the_host_starts_its_kernels() -> None:
+    trace = PassTrace((product(2560),), (), 10**6, 100, 0, 0, 0, 1, 2560)
+    captured, started = (pass_time(trace, DEVICES["H100"], is_captured=flag) for flag in (True, False))
+    assert captured.host == 0 and captured.seconds < started.seconds == pytest.approx(100 * HOST_S)
+    large = trace._replace(other_bytes=10**12)
+    assert pass_time(large, DEVICES["H100"], is_captured=False).host == 0
 
 
 TOKENS, WIDTH = 12 * 1024, 768

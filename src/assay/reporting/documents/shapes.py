@@ -1,34 +1,18 @@
 """The document of `assay doctor shapes`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from assay.base.units import bytes_text, count_text, percent_text
-from assay.reporting.document import (
-    Block,
-    Cell,
-    Column,
-    Document,
-    Fact,
-    FactList,
-    Listing,
-    Section,
-    TitledTable,
-    name,
-    number,
-)
-from assay.reporting.views.shapes import OperatorView, ShapeAdviceView, ShapesView, TimeBasis
+from assay.reporting.document import Block, Cell, Document, Fact, FactList, Listing, Section, TitledTable, name, number
+from assay.reporting.views.shapes import OperatorView, ShapeAdviceView, ShapesView
 from assay.throughput.shape_changes import Changed
 
 SMALL_SHARE = 0.005
-"""Operators with a smaller share of a pass are summed in one row."""
+"""Operators with a smaller share of a pass are left out, and so are smaller losses."""
 LOSSES = ("tiles", "waves", "alignment", "vocabulary")
-BASIS: dict[TimeBasis, str] = {
-    "estimate": "estimate: nothing was measured",
-    "corrected": "corrected by passes that were timed on this machine",
-}
-CHANGES: dict[Changed, str] = {"rounding": "rounding only", "training": "what is learned", "model": "the model"}
 NOT_RUN = "on a GPU, the order of these estimates was never compared with measured steps (docs/shapes.md)"
+CHANGES: dict[Changed, str] = {"rounding": "rounding only", "training": "what is learned", "model": "the model"}
 
 
 def shapes_document(found: ShapesView) -> Document:
@@ -50,26 +34,20 @@ def _facts(found: ShapesView) -> Iterator[Fact]:
     exchange_s = sum(part.seconds for part in found.collectives)
     parts = {"passes": found.passes * found.pass_s, "lane sums, optimizer": found.update_s, "exchange": exchange_s}
     text = ", ".join(f"{part} {_seconds(seconds)}" for part, seconds in parts.items() if seconds)
-    yield Fact("step", _seconds(found.step_s), f"{text}; {BASIS[found.basis]}")
-    of_pass = ", ".join(
-        f"{part} {percent_text(seconds / found.pass_s)}" for part, seconds in found.pass_parts_s.items()
-    )
-    yield Fact("pass", _seconds(found.pass_s), f"{of_pass}; {found.passes:g} on the busiest worker")
-    rows, tokens = (_span(numbers) for numbers in (found.rows, found.tokens))
-    yield Fact("micro-batch", f"rows: {rows}", f"tokens, padding counted: {tokens}")
+    basis = "corrected by passes that were timed on this machine" if found.is_measured else "nothing was measured"
+    yield Fact("step", _seconds(found.step_s), f"{text}; estimate: {basis}")
+    shares = {part: seconds / found.pass_s for part, seconds in found.pass_parts_s.items() if seconds}
+    text = ", ".join(f"{part} {percent_text(share)}" for part, share in shares.items())
+    yield Fact("pass", _seconds(found.pass_s), f"{text}; {found.passes:g} on the busiest worker")
+    yield Fact("micro-batch", f"rows: {found.rows:,}", f"tokens, padding counted: {found.tokens:,}")
     if found.model_share:
         yield Fact("rate", percent_text(found.model_share), "FLOPs of a pass over the data sheet's bfloat16 rate")
 
 
-def _span(numbers: tuple[int, ...]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
 def _operators(found: ShapesView) -> TitledTable:
-    shown = [operator for operator in found.operators if operator.seconds > SMALL_SHARE * found.pass_s]
-    losses = [loss for loss in LOSSES if any(operator.lost[loss] >= SMALL_SHARE for operator in shown)]
-    return TitledTable.of(
+    device_s = found.pass_s - found.pass_parts_s["host"]
+    shown = [operator for operator in found.operators if operator.seconds > SMALL_SHARE * device_s]
+    table = TitledTable.of(
         "Operators of a pass",
         "Estimated. Sizes are rows x inputs x outputs, or sequences x tokens x heads x width.",
         shown,
@@ -79,8 +57,9 @@ def _operators(found: ShapesView) -> TitledTable:
         (number("FLOPs", drop_order=1), lambda operator: count_text(operator.flops)),
         (number("bytes", drop_order=2), lambda operator: bytes_text(operator.num_bytes)),
         (number("time"), lambda operator: _seconds(operator.seconds)),
-        *((number(loss), _lost(loss)) for loss in losses),
+        *((number(loss), lambda operator, loss=loss: _lost(operator, loss)) for loss in LOSSES),
     )
+    return replace(table, table=table.table.without_empty_columns())
 
 
 def _name(operator: OperatorView) -> str:
@@ -88,21 +67,21 @@ def _name(operator: OperatorView) -> str:
     return ", ".join(last) or operator.kind
 
 
-def _lost(loss: str) -> Callable[[OperatorView], str]:
-    return lambda operator: percent_text(operator.lost[loss]) if operator.lost[loss] >= SMALL_SHARE else ""
+def _lost(operator: OperatorView, loss: str) -> str:
+    share = operator.lost.get(loss, 0.0)
+    return percent_text(share) if share >= SMALL_SHARE else ""
 
 
 def _collectives(found: ShapesView) -> Iterator[Block]:
-    if not found.collectives:
-        return
-    yield TitledTable.of(
-        "Collectives of a step",
-        "Estimated; nothing of them overlaps with passes.",
-        found.collectives,
-        ("collective", lambda part: part.name),
-        (number("sent by a worker"), lambda part: bytes_text(part.num_bytes)),
-        (number("time"), lambda part: _seconds(part.seconds)),
-    )
+    if found.collectives:
+        yield TitledTable.of(
+            "Collectives of a step",
+            "Estimated; nothing of them overlaps with passes.",
+            found.collectives,
+            ("collective", lambda part: part.name),
+            (number("sent by a worker"), lambda part: bytes_text(part.num_bytes)),
+            (number("time"), lambda part: _seconds(part.seconds)),
+        )
 
 
 def _memory(found: ShapesView) -> FactList:
@@ -114,28 +93,28 @@ def _memory(found: ShapesView) -> FactList:
 
 
 def _advice(found: ShapesView) -> Iterator[Block]:
-    yield Listing([*found.notes, NOT_RUN], "Notes")
+    if notes := [*found.notes, *([] if found.is_measured else [NOT_RUN])]:
+        yield Listing(notes, "Notes")
     if not found.advice:
         yield Listing(["no width, heads, vocabulary, micro-batch or lanes nearby waste less"], "Less waste")
         return
     table = TitledTable.of(
         "Less waste",
-        f"Time saved for as many tokens; {'measured' if found.basis == 'corrected' else 'estimated'}. Depth wastes "
+        f"Time saved for as many tokens; {'measured' if found.is_measured else 'estimated'}. Depth wastes "
         "nothing: all layers have the same shapes.",
         found.advice,
         (name("change"), lambda one: ", ".join(f"{key}={value}" for key, value in one.patch.items())),
-        (number("step"), lambda one: _signed(one.time_saved)),
-        (number("for equal work"), lambda one: "" if one.waste_saved == one.time_saved else _signed(one.waste_saved)),
-        *_measured(found),
+        (number("step"), lambda one: _signed(_time_saved(one))),
+        (number("estimated"), lambda one: "" if one.measured_saved is None else _signed(one.time_saved)),
+        (number("for equal work"), lambda one: "" if one.waste_saved == _time_saved(one) else _signed(one.waste_saved)),
         ("changes", lambda one: CHANGES[one.changes]),
         ("also", lambda one: one.consequence),
     )
     yield replace(table, table=table.table.without_empty_columns())
 
 
-def _measured(found: ShapesView) -> Iterator[tuple[Column, Callable[[ShapeAdviceView], str]]]:
-    if found.basis == "corrected":
-        yield number("measured"), lambda one: _signed(one.measured_saved or 0.0)
+def _time_saved(one: ShapeAdviceView) -> float:
+    return one.time_saved if one.measured_saved is None else one.measured_saved
 
 
 def _signed(saved: float) -> str:
@@ -143,4 +122,7 @@ def _signed(saved: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    """Return `1.2 s`, `23.4 ms` or `7.1 µs`."""
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

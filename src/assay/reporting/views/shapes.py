@@ -5,13 +5,9 @@ from typing import Any, Literal
 from assay.reporting.views.view import View
 from assay.throughput.shape_changes import Aspect, Changed
 
-TimeBasis = Literal["estimate", "corrected"]
-"""From the data sheet; or corrected by passes that were measured on the device."""
-
 
 class OperatorView(View):
-    """The products of three sizes, forward and backward, or the attention of one kind of layer, in all passes of the
-    busiest worker."""
+    """The products of three sizes, forward and backward, or the attention of one kind of layer, in one pass."""
 
     kind: Literal["product", "attention"]
     """A matrix product, or fused attention."""
@@ -20,13 +16,11 @@ class OperatorView(View):
     sizes: str
     """For a product, rows x inputs x outputs; for attention, sequences x tokens x heads x width."""
     calls: int
-    """In one pass."""
     flops: int
-    """In one pass, as torch counts them."""
+    """As torch counts them."""
     num_bytes: int
-    """Matrices read and written in one pass."""
+    """Matrices read and written."""
     seconds: float
-    """In one pass."""
     lost: dict[str, float]
     """Share of these seconds that is lost to `tiles`, `waves`, `alignment` and `vocabulary`."""
 
@@ -54,21 +48,11 @@ class ShapeAdviceView(View):
     consequence: str
     """What else changes, as a sentence."""
     time_saved: float
-    """Share of the step's time for as many rows; negative if the model does more."""
+    """Share of the step's time for as many tokens; negative if the model does more."""
     waste_saved: float
     """Share of the time for as much arithmetic of the model; for the vocabulary and rows as `time_saved`."""
     measured_saved: float | None
     """As `time_saved`, from passes of both that were measured here; null if they were not."""
-
-
-class ShapeCandidateView(View):
-    """A change of one key, as campaigns and ladders take it."""
-
-    name: str
-    because: str
-    """Why it is proposed, with its estimated gain."""
-    patch: dict[str, Any]
-    """Keys of the recipe to values."""
 
 
 class ShapesView(View):
@@ -82,20 +66,20 @@ class ShapesView(View):
     """Where the device's figures come from."""
     workers: int
     """World size."""
-    basis: TimeBasis
-    """`estimate`: from data sheets. `corrected`: by passes that were measured here."""
-    rows: tuple[int, ...]
-    """In the micro-batches that were traced."""
-    tokens: tuple[int, ...]
-    """Tokens that each of them computes, padding counted."""
+    is_measured: bool
+    """Whether passes that were measured here correct the estimate."""
+    rows: int
+    """In the micro-batch that was traced, which has a median number of tokens."""
+    tokens: int
+    """Computed in a pass over it, padding counted."""
     passes: float
     """Passes of the busiest worker in a step."""
     step_s: float
-    """Passes, sums of lanes and the update of the busiest worker."""
+    """Passes, sums of lanes, the update and the exchange of the busiest worker."""
     pass_s: float
-    """Mean of a forward and backward pass."""
+    """A forward and backward pass."""
     pass_parts_s: dict[str, float]
-    """Products, attention, all other operators."""
+    """Products, attention, all other operators, and waiting for the host to start them."""
     update_s: float
     """Sums of lanes and the optimizer, estimated."""
     model_share: float | None
@@ -105,12 +89,12 @@ class ShapesView(View):
     collectives: tuple[CollectiveView, ...]
     """Estimated."""
     memory_bytes: dict[str, int]
-    """A worker's memory by part; its activations as traced."""
+    """A worker's memory by part, with the activations of the largest micro-batch."""
     device_bytes: float
     """Memory of the device."""
     advice: tuple[ShapeAdviceView, ...]
     """What saves the most first."""
-    candidates: tuple[ShapeCandidateView, ...]
-    """The advice that changes one key."""
+    candidates: tuple[dict[str, Any], ...]
+    """`name`, `because` and `patch` of the advice that changes one key, as campaigns and ladders take them."""
     notes: tuple[str, ...]
     """What the estimate leaves out, as sentences."""

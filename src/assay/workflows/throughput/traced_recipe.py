@@ -1,6 +1,6 @@
 """Traces the passes of a recipe: its model, its loss, and micro-batches that its loader reads.
 
-micro-batches of the first steps of a lane --by their number of tokens--> three of them
+micro-batches of the first steps of a lane --by their number of tokens--> the median and the largest
 a new model --with one layer and with two--> its operators at any depth
 """
 
@@ -23,21 +23,17 @@ from assay.training.trainer.config import Precision
 from assay.training.trainer.method_config import samples
 
 SAMPLED_STEPS = 8
-NUM_TRACED = 3
 MAX_TRACED_LAYERS = 2
 
 
 class SampledRows(NamedTuple):
     """Micro-batches of a recipe."""
 
-    micro_batches: tuple[MicroBatch, ...]
-    """With few tokens, a median number, and many; equal ones are one object."""
+    median: MicroBatch
+    """With a median number of tokens."""
+    largest: MicroBatch
     passes: float
     """Mean passes of a lane in a step."""
-
-    @property
-    def median(self) -> MicroBatch:
-        return self.micro_batches[len(self.micro_batches) // 2]
 
 
 def sampled_rows(recipe: Recipe, dataset: Dataset) -> SampledRows:
@@ -49,18 +45,14 @@ def sampled_rows(recipe: Recipe, dataset: Dataset) -> SampledRows:
         )
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, tuple(recipe.method.columns))
     num_steps = min(SAMPLED_STEPS, max(1, loader.steps_per_epoch - 1))  # the last step of an epoch is smaller
-    shares = list(loader.shares(loader.cursor_at(0), [0], num_steps))
+    shares = loader.shares(loader.cursor_at(0), [0], num_steps)
     found = [batch for share in shares for batch in share.lanes[0].micro_batches]
-    found.sort(key=lambda batch: batch.num_tokens)
-    of_shape = {_shape(batch): batch for batch in found}
-    chosen = (found[len(found) * (2 * index + 1) // (2 * NUM_TRACED)] for index in range(NUM_TRACED))
-    return SampledRows(tuple(of_shape[_shape(batch)] for batch in chosen), len(found) / num_steps)
+    found.sort(key=_padded_tokens)
+    return SampledRows(found[len(found) // 2], found[-1], len(found) / num_steps)
 
 
-def _shape(batch: MicroBatch) -> Any:
-    if batch.line is not None:
-        return batch.line
-    return tuple(batch.ragged[name].values.shape for name in sequences_of(batch.ragged))
+def _padded_tokens(batch: MicroBatch) -> int:
+    return len(batch.row_ids) * sum(int(batch.ragged[name].lengths.max()) for name in sequences_of(batch.ragged))
 
 
 def resized(batch: MicroBatch, factor: float) -> MicroBatch:
@@ -82,15 +74,6 @@ def precision_on(recipe: Recipe, *, on_gpu: bool) -> Precision:
     """Return the precision of products where the recipe leaves it to the device."""
     precision = recipe.trainer.precision
     return ("bfloat16" if on_gpu else "float32") if precision == "auto" else precision
-
-
-def trace_rows(recipe: Recipe, rows: SampledRows, *, factor: float = 1.0, on_gpu: bool) -> tuple[PassTrace, ...]:
-    """Trace passes over micro-batches with `factor` times the rows; equal ones are traced once."""
-    traces = {
-        id(batch): trace_recipe(recipe, batch if factor == 1.0 else resized(batch, factor), on_gpu=on_gpu)
-        for batch in {id(batch): batch for batch in rows.micro_batches}.values()
-    }
-    return tuple(traces[id(batch)] for batch in rows.micro_batches)
 
 
 def trace_recipe(recipe: Recipe, batch: MicroBatch, *, on_gpu: bool) -> PassTrace:

@@ -65,7 +65,7 @@ def test_a_well_shaped_recipe_gets_no_advice(describe: Describe) -> None:
 def test_a_planted_shape_is_found_alone(planted: dict[str, Any], patch: dict[str, Any], describe: Describe) -> None:
     found = describe(**planted)
     assert [advice.patch for advice in found.advice] == [patch]
-    assert [candidate.patch for candidate in found.candidates] == [patch]
+    assert [candidate["patch"] for candidate in found.candidates] == [patch]
     assert found.advice[0].waste_saved > MIN_SAVED
 
 
