@@ -305,11 +305,16 @@ TRIES = {"tries_changes": True}
             "change 'both' changes trainer.optimizer.learning_rate and trainer.optimizer.weight_decay at once",
         ),
         ({"changes": [{"name": "none", "patch": {"trainer.epochs": 1}}]}, "its patch changes nothing"),
+        ({"changes": [{"name": "typo", "patch": {"trainer.epoch": 2}}]}, "change 'typo': "),
         ({"changes": [{"name": "typo", "patch": {"trainer.epoch": 2}}]}, "Perhaps you meant 'trainer.epochs'"),
         ({"rungs": [{"name": "same", "patch": {"trainer.epochs": 1}}]}, "rung 'same': its patch changes nothing"),
+        ({"rungs": [{"name": "long", "patch": {"trainer.max_steps": 999}}]}, "rung 'long': its patch changes nothing"),
+        ({"rungs": [{"name": "typo", "patch": {"trainer.max_stps": 9}}]}, "rung 'typo': "),
+        ({"rule": {"primary": ["likelyhood"], "least_effect": 0.02}}, "perhaps you meant 'likelihood'"),
+        ({"seeds": 1}, "a look at 1 seed cannot separate noise from effect"),
         (
             {"rungs": [{"name": "other", "patch": {"data.split.validation_fraction": 0.3}}]},
-            "rung 'other' has another dataset or split than the base",
+            "rung 'other': it has another dataset or split than the base",
         ),
         (
             {"gates": {"step_time": {}}, "rungs": [{"name": "few", "patch": {"trainer.max_steps": 3}, **TRIES}]},

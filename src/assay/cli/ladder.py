@@ -9,11 +9,18 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.cli.command import Command
-from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options, print_warning
-from assay.cli.parameters import FILE, current_home, json_option, print_status, writable_ledger
+from assay.cli.launch_target import (
+    OPTION_SECTIONS,
+    LaunchTarget,
+    launch_target_options,
+    print_warning,
+    runs_at_once_option,
+)
+from assay.cli.parameters import FILE, current_home, json_option, print_status, print_view, writable_ledger
 
 if TYPE_CHECKING:
-    from assay.workflows.ladder.folder import OpenLadder
+    from assay.workflows.ladder.check import LadderCheck
+    from assay.workflows.ladder.config import LadderConfig
 
 
 @click.command(cls=Command, sections=OPTION_SECTIONS)
@@ -25,21 +32,11 @@ if TYPE_CHECKING:
     help="Check the file, the base, and the recipe of every rung and change; print the power of the first campaign; "
     "start nothing.",
 )
-@click.option(
-    "--runs-at-once",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Number of runs queued or training at the same time; more than one needs '--on background' or '--on slurm'.",
-)
+@runs_at_once_option
 @json_option
 @launch_target_options
 def ladder(
-    file: Path,
-    overrides: tuple[str, ...],
-    check: bool,
-    runs_at_once: int,
-    as_json: bool,
-    target: LaunchTarget,
+    file: Path, overrides: tuple[str, ...], check: bool, runs_at_once: int, as_json: bool, target: LaunchTarget
 ) -> None:
     """Try the changes in FILE on a known-good config, one at a time, and write what each was worth.
 
@@ -52,69 +49,59 @@ def ladder(
     rule.confidence. A ladder that was killed continues when it is run again; one that is over only prints its page.
     Exit code 0 whatever becomes of the changes, 1 if the ladder stopped.
     """
-    target.check_several_runs("a ladder")
-    if target.on == "here" and runs_at_once > 1:
-        raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
-    from assay.workflows.ladder.folder import declare_ladder, load_ladder
+    target.check_several_runs("a ladder", at_once=runs_at_once)
+    from assay.cli.progress import ProgressObserver
+    from assay.reporting.documents.ladder import ladder_document
+    from assay.reporting.terminal.document import print_document
+    from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
+    from assay.workflows.ladder.check import check_ladder
+    from assay.workflows.ladder.folder import declare_ladder, find_declared, load_ladder
+    from assay.workflows.ladder.ladder import LadderRun
+    from assay.workflows.ladder.page import PAGE, write_page
 
-    home = current_home()
+    home, clock = current_home(), SystemClock()
     loaded = load_ladder(home, file, overrides)
-    target.check(loaded.config.workers)
-    if loaded.config.gates.step_time is not None and target.is_scheduled():
+    config = loaded.config
+    target.check(config.workers)
+    if config.gates.step_time is not None and target.is_scheduled():
         raise ConfigError(
             "gates.step_time: the forecast is measured on this machine, and the runs would train on others. Remove the "
             f"gate, or train here: without --on {target.on}."
         )
-    base_run = _check(loaded, is_quiet=not check)
-    if check:
+    opened = find_declared(loaded, clock)
+    if opened is None:
+        checked = check_ladder(loaded, clock)
+        _print_check(config, checked, is_quiet=not check)
+        if check:
+            return
+        opened = declare_ladder(loaded, base_run=checked.base_run, clock=clock)
+    elif check:
+        click.echo(f"ladder {config.name} is declared already, with this file. Nothing was started.")
         return
-    opened = declare_ladder(loaded, base_run=base_run, clock=SystemClock())
-    _run(opened, target, runs_at_once, as_json=as_json)
+    with writable_ledger(home) as ledger, marking(home, config.name):
+        launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, clock, of="ladder")
+        execution = ExecutionSettings(launcher, runs_at_once, host=target.host(), warn=print_warning)
+        stopped_by = LadderRun(opened, ledger, execution, print_status).run()
+        view = write_page(opened, ledger, stopped_by=stopped_by)
+    print_view(view, lambda found: print_document(ladder_document(found)), as_json=as_json)
+    if not as_json:
+        click.echo(opened.folder / PAGE)
+    if view.status == "stopped":
+        raise SystemExit(1)
 
 
-def _check(loaded: "OpenLadder", *, is_quiet: bool) -> str:
-    """Check a ladder that is not declared yet, and return a finished run of its base."""
-    if loaded.record_if_declared() is not None:
-        if not is_quiet:
-            click.echo(f"ladder {loaded.config.name} is declared already. Nothing was started.")
-        return ""
+def _print_check(config: "LadderConfig", checked: "LadderCheck", *, is_quiet: bool) -> None:
     from assay.reporting.views.statements import statement_text
-    from assay.workflows.ladder.check import check_ladder
 
-    checked, config = check_ladder(loaded, SystemClock()), loaded.config
     for warning in checked.warnings:
         click.echo(f"warning: {statement_text(warning)}", err=True)
     if not is_quiet:
         rungs = f"{number_of(len(config.rungs), 'rung')}, " if config.rungs else ""
         click.echo(
             f"ladder {config.name}: {rungs}{number_of(len(config.changes), 'change')}, at most {checked.num_runs:,} "
-            f"runs and those that check the sum; the base was run as {checked.base_run}. Nothing was started."
+            f"runs and those that check the sum; the base was run as {checked.base_run}. Nothing was started.\n"
+            "the first change's campaign, whose level all have until one is adopted:"
         )
-        click.echo("the first change's campaign, whose level all have until one is adopted:")
         for line in checked.power:
             click.echo(statement_text(line))
-    return checked.base_run
-
-
-def _run(opened: "OpenLadder", target: LaunchTarget, runs_at_once: int, *, as_json: bool) -> None:
-    from assay.cli.progress import ProgressObserver
-    from assay.reporting.documents.ladder import ladder_document
-    from assay.reporting.terminal.document import print_document
-    from assay.store.ledger.writer import marking
-    from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
-    from assay.workflows.ladder.ladder import LadderRun
-    from assay.workflows.ladder.page import PAGE, write_page
-
-    home = opened.home
-    with writable_ledger(home) as ledger, marking(home, opened.config.name):
-        launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, SystemClock(), of="ladder")
-        execution = ExecutionSettings(launcher, runs_at_once, host=target.host(), warn=print_warning)
-        stopped_by = LadderRun(opened, ledger, execution, print_status).run()
-        view = write_page(opened, ledger, stopped_by=stopped_by)
-    if as_json:
-        click.echo(view.to_json())
-    else:
-        print_document(ladder_document(view))
-        click.echo(opened.folder / PAGE)
-    if view.status == "stopped":
-        raise SystemExit(1)

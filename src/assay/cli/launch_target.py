@@ -157,8 +157,10 @@ class LaunchTarget:
             for note in self.scheduler().check(self.config(), world_size=world_size):
                 print_warning(f"warning: {note}")
 
-    def check_several_runs(self, starter: str) -> None:
+    def check_several_runs(self, starter: str, *, at_once: int = 1) -> None:
         """Raise an error if `starter`, which starts several runs, cannot start them with these options."""
+        if self.on == "here" and at_once > 1:
+            raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
         wrong = "--dry-run" if self.dry_run else "--create-only" if self.create_only else f"--on {self.on}"
         if self.is_printed() or self.node is not None:
             targets = ", ".join(name for name in TARGETS if name != "nodes")
@@ -206,6 +208,12 @@ class LaunchTarget:
         return BackgroundLauncher(home, options) if self.on == "background" else None
 
 
+runs_at_once_option = click.option(
+    "--runs-at-once",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Number of runs queued or training at the same time; more than one needs '--on background' or '--on slurm'.",
+)
 _OPTIONS = (
     click.option(
         "--on",

@@ -11,7 +11,13 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
 from assay.cli.command import CommandGroup
-from assay.cli.launch_target import OPTION_SECTIONS, LaunchTarget, launch_target_options, print_warning
+from assay.cli.launch_target import (
+    OPTION_SECTIONS,
+    LaunchTarget,
+    launch_target_options,
+    print_warning,
+    runs_at_once_option,
+)
 from assay.cli.parameters import (
     CAMPAIGN,
     FILE,
@@ -66,12 +72,7 @@ def decide() -> None:
     help="Check the file, its recipe and its data, print the expected cost and the power of each look and "
     "guardrail, and start nothing.",
 )
-@click.option(
-    "--runs-at-once",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Number of runs queued or training at the same time; more than one needs '--on background' or '--on slurm'.",
-)
+@runs_at_once_option
 @measure_option(3.0, "With --check: how long to measure real steps; 0: do not measure.")
 @json_option
 @launch_target_options
@@ -94,9 +95,7 @@ def run(
     Runs that train in the background or in Slurm do not depend on this command: if it is killed they continue,
     and when it is started again it waits for them, on whatever machine they were started.
     """
-    target.check_several_runs("a campaign")
-    if target.on == "here" and runs_at_once > 1:
-        raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
+    target.check_several_runs("a campaign", at_once=runs_at_once)
     from assay.cli.progress import ProgressObserver
     from assay.reporting.views.statements import device_time_text, statement_text
     from assay.store.ledger.writer import marking

@@ -103,10 +103,11 @@ def _gains(lines: Sequence[CampaignLine]) -> Iterator[Figure]:
     """Yield a forest plot of the candidates' gains for each unit."""
     decided_lines = sorted((line for line in lines if _estimate(line) is not None), key=lambda line: line.unit or "")
     for unit, group in groupby(decided_lines, key=lambda line: line.unit or ""):
-        yield _forest(unit, [_forest_row(line) for line in group])
+        yield gains_figure(unit, [_forest_row(line) for line in group])
 
 
-def _forest(unit: str, rows: Sequence[ForestRow]) -> Figure:
+def gains_figure(unit: str, rows: Sequence[ForestRow]) -> Figure:
+    """Return the forest plot of gains in a unit."""
     return figure(
         lambda width: forest_plot(
             rows,

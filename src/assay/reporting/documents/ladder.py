@@ -1,35 +1,33 @@
 """The page of a ladder: the path taken, what each change was worth, whether the gains add up, and which rung would have
 been large enough for which gate."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from assay.base.clock import utc_text
-from assay.base.units import duration_text, number_of
+from assay.base.units import number_of
 from assay.records.decision import Clause, Decision
 from assay.records.evaluation import Estimate
 from assay.records.ladder import BASE_STEP, NO_VERDICT, OWN_SIZE, TOGETHER_STEP, LadderAction, LadderStep
-from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
+from assay.reporting.charts.evidence_plots import ForestRow, is_worse
 from assay.reporting.document import (
     Block,
     Cell,
     Commands,
     Document,
     Fact,
-    Figure,
     Listing,
-    Paragraph,
     Section,
     TitledTable,
     Tone,
     Verdict,
-    figure,
     name,
     number,
 )
+from assay.reporting.documents.campaign_list import gains_figure
 from assay.reporting.values import device_hours_text
-from assay.reporting.views.evidence import LadderView, RungReliability, harm_shown
-from assay.reporting.views.statements import deciding_clause, effect_text, interval_words, reason_text
+from assay.reporting.views.evidence import LadderView, harm_shown
+from assay.reporting.views.statements import deciding_clause, filled, interval_words, reason_text
 
 TONES: dict[LadderAction, Tone] = {
     "adopt": "good",
@@ -50,6 +48,8 @@ def ladder_document(view: LadderView) -> Document:
         Section("The smallest rung for each gate", list(_rungs(view))),
         Section("Gates", list(_gates(view)), pages_only=True),
     ]
+    actions: dict[str, LadderAction] = {"adopted": "adopt", "kept out": "keep out", "rolled back": "roll back"}
+    changes = {label: view.named(action) for label, action in actions.items()}
     return Document(
         name="ladder",
         title=view.question,
@@ -57,10 +57,7 @@ def ladder_document(view: LadderView) -> Document:
         subtitle=f"ladder {view.ladder}, declared {utc_text(view.declared)}",
         verdict=ladder_verdict(view),
         tiles=[
-            *(
-                Fact(label, str(len(view.named(action))), ", ".join(view.named(action)))
-                for label, action in (("adopted", "adopt"), ("kept out", "keep out"), ("rolled back", "roll back"))
-            ),
+            *(Fact(label, str(len(names)), ", ".join(names)) for label, names in changes.items()),
             Fact("device time", device_hours_text(view.device_s), "of all its runs"),
         ],
         sections=[section for section in sections if section.blocks],
@@ -71,24 +68,20 @@ def ladder_document(view: LadderView) -> Document:
 
 def ladder_verdict(view: LadderView) -> Verdict:
     """Return how the ladder ended, and the known-good config that it ended with."""
-    adopted = view.named("adopt")
-    together = view.step(TOGETHER_STEP)
-    is_undone = together is not None and together.action == "roll back"
+    last, adopted, interaction = view.steps[-1] if view.steps else None, view.named("adopt"), view.interaction()
+    is_undone = last is not None and last.step == TOGETHER_STEP and last.action == "roll back"
     config = f"the base with {' and '.join(adopted)}" if adopted and not is_undone else "the base"
-    if view.status == "stopped":
-        step = next(step for step in view.steps if step.action == "stop")
-        return Verdict("bad", "stopped", f"Step {step.step}: {why_text(view, step)} Known good is {config}.")
-    if view.status == "open":
-        left = [change for change in view.changes if view.step(change) is None]
+    known_good = f"Known good is {config}."
+    if view.status == "open" or last is None:
+        left = [change for change in view.changes if change not in {step.step for step in view.steps}]
         return Verdict("open", "open", f"{view.stopped_by or 'Steps are left'}. Left: {', '.join(left) or 'the end'}.")
-    interaction = view.interaction()
-    sentence = f"Known good is {config}."
-    if is_undone:
-        sentence += " All adopted changes together are worse than the base, on fresh seeds."
-    if interaction is not None:
-        sentence += f" {interaction_text(interaction)}"
+    if view.status == "stopped":
+        return Verdict("bad", "stopped", f"Step {last.step}: {why_text(view, last)} {known_good}")
+    harm = "All adopted changes together are worse than the base, on fresh seeds." if is_undone else ""
+    sentences = (known_good, harm, clause_text(interaction) if interaction is not None else "")
     is_open = interaction is not None and interaction.verdict == "fail"
-    return Verdict("bad" if is_undone else "open" if is_open else "good" if adopted else "ended", "done", sentence)
+    tone: Tone = "bad" if is_undone else "open" if is_open else "good" if adopted else "ended"
+    return Verdict(tone, "done", " ".join(filter(None, sentences)))
 
 
 # The path
@@ -101,38 +94,31 @@ def _path(view: LadderView) -> Iterator[Block]:
         "Each change is a patch on the newest known-good config: the base and what was adopted before.",
         steps,
         (name("step"), lambda step: step.step),
-        (name("change"), lambda step: _patch_text(view, step)),
+        (name("change"), lambda step: " ".join(f"{key}={value}" for key, value in _patch(view, step))),
         (name("action"), lambda step: Cell(step.action, TONES[step.action])),
         ("why", lambda step: why_text(view, step)),
     )
     yield Commands([("use it for the next ladder or campaign", f"base: {view.known_good}")])
 
 
-def _patch_text(view: LadderView, step: LadderStep) -> str:
-    return " ".join(f"{key}={value}" for key, value in view.changes.get(step.step, {}).items())
+def _patch(view: LadderView, step: LadderStep) -> Iterable[tuple[str, Any]]:
+    return view.changes.get(step.step, {}).items()
 
 
 def why_text(view: LadderView, step: LadderStep) -> str:
     """Return the reason of a step's action."""
     clauses = [(trial.rung, clause) for trial in step.trials for clause in trial.clauses]
-    own = [clause for rung, clause in clauses if rung == OWN_SIZE]
-    if broken := [(rung, clause) for rung, clause in clauses if clause.verdict == "fail"]:
-        if step.action == "stop":
-            rung, clause = broken[-1]
-            return f"{f'Rung {rung}. ' if rung else ''}{clause_text(clause)}"
-        if step.action == "roll back":
-            return " ".join(_reason_text(view, step, clause) for clause in own if clause.verdict == "fail")
+    if step.action == "stop":
+        rung, clause = next((rung, clause) for rung, clause in reversed(clauses) if clause.verdict == "fail")
+        return f"{f'Rung {rung}. ' if rung else ''}{clause_text(clause)}"
     if step.step == BASE_STEP:
-        compared = [clause for _, clause in clauses if clause.type == "base_loss" and clause.verdict == "pass"]
-        return (
-            f"{number_of(len(compared), 'loss', 'losses')} in the band of the smaller rungs' law." if compared else ""
-        )
+        losses = number_of(len(clauses), "loss", "losses")
+        return f"{losses} in the band of the smaller rungs' law." if clauses else ""
+    own = [clause for rung, clause in clauses if rung == OWN_SIZE]
     is_open = [clause for clause in own if clause.verdict == "undecided" and clause.reason != NO_VERDICT]
-    return _reason_text(view, step, is_open[0]) if is_open else _decision_text(view.decisions[step.step])
-
-
-def _reason_text(view: LadderView, step: LadderStep, clause: Clause) -> str:
-    return _decision_text(view.decisions[step.step]) if clause.type == "gain" else clause_text(clause)
+    deciding = [clause for clause in own if clause.verdict == "fail"] or is_open[:1] or own[:1]
+    of_decision = _decision_text(view.decisions[step.step]) if step.step in view.decisions else ""
+    return " ".join(of_decision if clause.type == "gain" else clause_text(clause) for clause in deciding)
 
 
 def _decision_text(decision: Decision) -> str:
@@ -147,172 +133,103 @@ def _decision_text(decision: Decision) -> str:
 
 def clause_text(clause: Clause) -> str:
     """Return what a gate saw, as a sentence."""
-    if clause.reason == NO_VERDICT:
-        return f"Not judged: {clause.values['problem']}"
-    return _SENTENCES[clause.type](clause, clause.values)
-
-
-def _gain(clause: Clause, values: Mapping[str, Any]) -> str:
-    return f"An effect of {interval_words(Estimate.model_validate(values['effect']), clause.unit)} ({values['by']})."
-
-
-def _loss(clause: Clause, values: Mapping[str, Any]) -> str:
-    band = Estimate.model_validate(values["band"])
-    at = " and ".join(f"{name} {value:,.4g}" for name, value in values["target"].items())
-    side = {"above": "above", "below": "below", "inside": "inside"}[clause.reason]
-    untested = "; so far out the band is untested" if values["is_untested"] else ""
-    return (
-        f"The held-out loss of {clause.value:.4f} is {side} the {band.confidence:.0%} band of the smaller runs' law, "
-        f"{band.low:.4f} to {band.high:.4f} at {at}{untested}."
+    *earlier, last = clause.values.get("changes") or [""]
+    values = {**clause.values, "value": clause.value, "bound": clause.bound, "earlier": earlier, "last": last}
+    sentence = (
+        _SENTENCES.get(clause.reason) or _SENTENCES.get(f"{clause.type} {clause.reason}") or _SENTENCES[clause.type]
     )
+    return filled(sentence, {**values, "reason": clause.reason}, clause.unit)
 
 
-def _step_time(clause: Clause, values: Mapping[str, Any]) -> str:
-    relation = "within" if clause.verdict == "pass" else "slower than"
-    assert clause.value is not None and clause.bound is not None, "a judged step has a time"
-    return (
-        f"A step of {duration_text(clause.value)} is {relation} the forecast of {duration_text(values['forecast_s'])}, "
-        f"at most {duration_text(clause.bound)}; before the change it took {duration_text(values['before_s'])}."
-    )
-
-
-def _code_length(clause: Clause, values: Mapping[str, Any]) -> str:
-    saved = interval_words(Estimate.model_validate(values["saved"]), clause.unit)
-    relation = {"pass": "not worse", "fail": "worse", "undecided": "undecided"}[clause.verdict]
-    return f"The code of the first pass saves {saved}: {relation}."
-
-
-def _warnings(_: Clause, values: Mapping[str, Any]) -> str:
-    if not values["new"]:
-        return "No new warning about a run's numbers."
-    new = " and ".join(f"{rule} ({number_of(len(runs), 'run')})" for rule, runs in values["new"].items())
-    return f"New warnings, which the known-good config does not have: {new}."
-
-
-_SENTENCES: Mapping[str, Callable[[Clause, Mapping[str, Any]], str]] = {
-    "gain": _gain,
-    "loss_band": _loss,
-    "base_loss": _loss,
-    "step_time": _step_time,
-    "code_length": _code_length,
-    "warnings": _warnings,
-    "interaction": lambda clause, _: interaction_text(clause),
+_LOSS = (
+    "The held-out loss of {value:.4f} is {reason} the {band[confidence]:.0%} band of the smaller runs' law, "
+    "{band[low]:.4f} to {band[high]:.4f} at {target:sizes}{is_untested:?; so far out the band is untested}."
+)
+_STEP = "the forecast of {forecast_s:duration}, at most {bound:duration}; before it took {before_s:duration}."
+_SENTENCES = {
+    NO_VERDICT: "Not judged: {problem}",
+    "gain": "An effect of {effect:interval} ({by}).",
+    "loss_band": _LOSS,
+    "base_loss": _LOSS,
+    "step_time pass": f"A step of {{value:duration}} is within {_STEP}",
+    "step_time fail": f"A step of {{value:duration}} is slower than {_STEP}",
+    "code_length pass": "The code of the first pass saves {saved:interval}: not worse.",
+    "code_length fail": "The code of the first pass saves {saved:interval}: worse.",
+    "code_length": "The code of the first pass saves {saved:interval}: undecided.",
+    "warnings pass": "No new warning about a run's numbers.",
+    "warnings fail": "New warnings, which the known-good config does not have: {new:runs}.",
+    "interaction additive": "The gains add up: together {together[value]:effect}, forecast of the sum "
+    "{sum[value]:effect}, a difference of {interaction:interval}.",
+    "interaction": "{last} interacts with {earlier:and}: together {together[value]:effect}, {reason} of "
+    "{sum[value]:effect}, a difference of {interaction:interval}.",
 }
-
-
-def interaction_text(clause: Clause) -> str:
-    """Return whether the gains add up, and which changes interact."""
-    values, unit = clause.values, clause.unit
-    found = interval_words(Estimate.model_validate(values["interaction"]), unit)
-    together, total = (effect_text(values[key]["value"], unit) for key in ("together", "sum"))
-    if clause.verdict == "pass":
-        return f"The gains add up: together {together}, forecast of the sum {total}, a difference of {found}."
-    *earlier, last = values["changes"]
-    return (
-        f"{last} interacts with {' and '.join(earlier)}: together {together}, {clause.reason} of {total}, a difference "
-        f"of {found}."
-    )
+"""By a clause's reason, its type and reason, or its type: the text with its fields."""
 
 
 # What each was worth
 
 
 def _worth(view: LadderView) -> Iterator[Block]:
-    rows = [(step, view.decisions[step.step]) for step in view.steps if step.step in view.decisions]
-    rows = [(step, decision) for step, decision in rows if step.step in view.changes]
+    decided = view.changes.keys() & view.decisions.keys()
+    rows = [(step, view.decisions[step.step]) for step in view.steps if step.step in decided]
     if not rows:
         return
-    alone = interaction.values["alone"] if (interaction := view.interaction()) is not None else {}
+    alone = {name: words for name, words in _together_rows(view) if name in view.changes}
     yield TitledTable.of(
         "",
         "On the newest known-good config; and alone on the base, with fresh seeds, for adopted changes.",
         rows,
         (name("change"), lambda row: row[0].step),
         (name("action", drop_order=2), lambda row: row[0].action),
-        (name("gain on the config then"), lambda row: _effect(row[1])),
-        (name("alone on the base", drop_order=1), lambda row: _alone(row[1], alone)),
+        (name("gain on the config then"), lambda row: interval_words(row[1].effect, row[1].unit)),
+        (name("alone on the base", drop_order=1), lambda row: alone.get(row[0].step, "")),
         (number("error spent", drop_order=3), lambda row: f"{row[0].error_rate:.2%}"),
     )
-    yield _forest([decision for _, decision in rows])
-
-
-def _effect(decision: Decision) -> str:
-    return interval_words(decision.effect, decision.unit)
-
-
-def _alone(decision: Decision, alone: Mapping[str, Any]) -> str:
-    found = alone.get(decision.candidate)
-    return "" if found is None else interval_words(Estimate.model_validate(found), decision.unit)
-
-
-def _forest(decisions: list[Decision]) -> Figure:
-    rows = [
-        ForestRow(item.candidate, item.effect, item.recommendation, is_worse(item.effect, 0.0, higher_is_better=True))
-        for item in decisions
+    gains = [
+        ForestRow(step.step, decision.effect, step.action, is_worse(decision.effect, 0.0, higher_is_better=True))
+        for step, decision in rows
     ]
-    unit = decisions[0].unit
-    return figure(
-        lambda width: forest_plot(
-            rows,
-            width=width,
-            label="Gain of each change with its 95% interval",
-            reference=0.0,
-            limit=decisions[0].least_effect,
-            x_label=f"gain over the known-good config ({unit})",
-        ),
-        title="The gain of each change",
-        caption="In the order of the ladder, each over what was known good then. The dashed line is the smallest gain "
-        "worth having. Red: worse.",
-    )
-
-
-# The end
+    yield gains_figure(rows[0][1].unit, gains)
 
 
 def _together(view: LadderView) -> Iterator[Block]:
-    clause = view.interaction()
-    if clause is None:
+    if (clause := view.interaction()) is not None:
+        yield TitledTable.of(
+            "",
+            f"On the base, {number_of(clause.values['seeds'], 'fresh seed')}.",
+            list(_together_rows(view)),
+            (name("arm"), lambda row: row[0]),
+            (name("gain"), lambda row: row[1]),
+        )
+
+
+def _together_rows(view: LadderView) -> Iterator[tuple[str, str]]:
+    """Yield the gains on the base, with fresh seeds: of each adopted change, their sum and all together."""
+    if (clause := view.interaction()) is None:
         return
-    yield Paragraph(Cell(interaction_text(clause), "good" if clause.verdict == "pass" else "open"))
     values = clause.values
-    rows = [(change, values["alone"][change]) for change in view.changes if change in values["alone"]]
-    rows += [("forecast of the sum", values["sum"]), ("all together", values["together"])]
-    yield TitledTable.of(
-        "",
-        f"On the base, {number_of(values['seeds'], 'fresh seed')}.",
-        rows,
-        (name("arm"), lambda row: row[0]),
-        (name("gain"), lambda row: interval_words(Estimate.model_validate(row[1]), clause.unit)),
-    )
+    totals = {"forecast of the sum": "sum", "all together": "together", "difference": "interaction"}
+    for arm, effect in {**values["alone"], **{label: values[key] for label, key in totals.items()}}.items():
+        yield arm, interval_words(Estimate.model_validate(effect), clause.unit)
+
+
+# The rungs and the gates
 
 
 def _rungs(view: LadderView) -> Iterator[Block]:
     if not view.reliability:
         return
     smallest = {item.gate: item for item in view.reliability if item.is_smallest}
-    texts: dict[str, list[str]] = {}
+    gates: dict[str, list[str]] = {}
     for gate in dict.fromkeys(item.gate for item in view.reliability):
-        texts.setdefault(_smallest_text(smallest.get(gate)), []).append(gate.replace("_", " "))
-    yield Listing([f"{', '.join(gates)}: {text}" for text, gates in texts.items()])
-    yield TitledTable.of(
-        "",
-        "How often the verdict at a rung was that at the base's own size.",
-        view.reliability,
-        (name("gate"), lambda item: item.gate.replace("_", " ")),
-        (name("rung"), lambda item: item.rung),
-        (number("same verdict"), lambda item: f"{item.agreed} of {item.changes}"),
-        (number("at least (95%)"), lambda item: f"{item.least:.0%}"),
-    )
-
-
-def _smallest_text(found: RungReliability | None) -> str:
-    if found is None:
-        return "no rung had all verdicts of the base's own size."
-    changes = number_of(found.changes, "change")
-    return (
-        f"rung {found.rung}. Its verdicts on {changes} were those of the base's own size, so at least "
-        f"{found.least:.0%} of further ones will be (95% confidence)."
-    )
+        text = "no rung had all verdicts of the base's own size."
+        if (found := smallest.get(gate)) is not None:
+            text = (
+                f"rung {found.rung}. Its verdicts on {number_of(found.changes, 'change')} were those of the base's own "
+                f"size, so at least {found.least:.0%} of further ones will be (95% confidence)."
+            )
+        gates.setdefault(text, []).append(gate.replace("_", " "))
+    yield Listing([f"{', '.join(names)}: {text}" for text, names in gates.items()])
 
 
 def _gates(view: LadderView) -> Iterator[Block]:
@@ -320,7 +237,7 @@ def _gates(view: LadderView) -> Iterator[Block]:
     yield TitledTable.of(
         "",
         "",
-        [row for row in rows if row[2].type != "interaction"],
+        rows,
         (name("step"), lambda row: row[0].step),
         (name("rung"), lambda row: row[1] or "own size"),
         (name("gate"), lambda row: row[2].name),

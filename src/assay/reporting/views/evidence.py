@@ -2,13 +2,14 @@
 large ones."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from assay.records.campaign import Campaign
 from assay.records.decision import Clause, Decision, Recommendation
 from assay.records.evaluation import Estimate
-from assay.records.ladder import BASE_STEP, NO_VERDICT, OWN_SIZE, TOGETHER_STEP, Ladder, LadderStep
+from assay.records.ladder import BASE_STEP, NO_VERDICT, OWN_SIZE, TOGETHER_STEP, LadderStep
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.failure_rate import rate_upper
 from assay.statistics.power import (
@@ -198,46 +199,13 @@ class LadderView(View):
     device_s: float
     """Device time of all its runs."""
 
-    def step(self, name: str) -> LadderStep | None:
-        """Return a step; None if it is not over."""
-        return next((step for step in self.steps if step.step == name), None)
-
     def named(self, action: str) -> list[str]:
         """Return the changes with an action, in order."""
         return [step.step for step in self.steps if step.action == action and step.step in self.changes]
 
     def interaction(self) -> Clause | None:
         """Return the check whether gains add up; None if there was none."""
-        step = self.step(TOGETHER_STEP)
-        return step.clause("interaction") if step is not None else None
-
-
-def ladder_view(
-    ladder: Ladder,
-    steps: Sequence[LadderStep],
-    decisions: dict[str, Decision],
-    *,
-    known_good: str,
-    stopped_by: str | None,
-    device_s: float,
-) -> LadderView:
-    """Return the view of a ladder from its records."""
-    is_stopped = any(step.action == "stop" for step in steps)
-    is_done = any(step.step == TOGETHER_STEP for step in steps)
-    return LadderView(
-        ladder=ladder.name,
-        question=ladder.config["question"],
-        declared=ladder.created_s,
-        base_run=ladder.base_run,
-        status="stopped" if is_stopped else "done" if is_done else "open",
-        stopped_by=stopped_by,
-        known_good=known_good,
-        changes={change["name"]: change["patch"] for change in ladder.config["changes"]},
-        steps=tuple(steps),
-        decisions=decisions,
-        reliability=tuple(rung_reliability(steps)),
-        device_s=device_s,
-    )
+        return next((step.clause("interaction") for step in self.steps if step.step == TOGETHER_STEP), None)
 
 
 def harm_shown(decision: Decision) -> Clause | None:
@@ -247,32 +215,20 @@ def harm_shown(decision: Decision) -> Clause | None:
     return next(harms, None)
 
 
-def rung_reliability(steps: Sequence[LadderStep]) -> list[RungReliability]:
+def rung_reliability(steps: Sequence[LadderStep]) -> Iterator[RungReliability]:
     """Compare the verdicts on changes at smaller rungs with those at the base's own size."""
     changes = [step for step in steps if step.step not in (BASE_STEP, TOGETHER_STEP)]
-    rungs = list(dict.fromkeys(trial.rung for step in changes for trial in step.trials if trial.rung != OWN_SIZE))
-    gates = dict.fromkeys(clause.type for step in changes for trial in step.trials for clause in trial.clauses)
-    found = []
-    for gate in gates:
-        same = {rung: _agreements(changes, gate, rung) for rung in rungs}
-        compared = [rung for rung in rungs if same[rung]]
-        reliable = [
-            rung for index, rung in enumerate(compared) if all(all(same[larger]) for larger in compared[index:])
-        ]
-        for rung in compared:
-            agreed, count = sum(same[rung]), len(same[rung])
+    rungs = dict.fromkeys(trial.rung for step in changes for trial in step.trials if trial.rung != OWN_SIZE)
+    for gate in dict.fromkeys(clause.type for step in changes for trial in step.trials for clause in trial.clauses):
+        same = {rung: verdicts for rung in rungs if (verdicts := _agreements(changes, gate, rung))}
+        reliable = [rung for rung, _ in takewhile(lambda item: all(item[1]), reversed(same.items()))]
+        for rung, verdicts in same.items():
+            agreed, count = sum(verdicts), len(verdicts)
             least = 1.0 - float(rate_upper(count - agreed, count))
-            found.append(
-                RungReliability(
-                    gate=gate,
-                    rung=rung,
-                    agreed=agreed,
-                    changes=count,
-                    least=least,
-                    is_smallest=rung in reliable[:1],
-                )
+            is_smallest = rung in reliable[-1:]
+            yield RungReliability(
+                gate=gate, rung=rung, agreed=agreed, changes=count, least=least, is_smallest=is_smallest
             )
-    return found
 
 
 def _agreements(steps: Sequence[LadderStep], gate: str, rung: str) -> list[bool]:

@@ -1,19 +1,22 @@
 """Checks a ladder before its first run: the base was run, and every rung, change and combination can be."""
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
-from assay.base.config import LoadedConfig, changed_leaves, validated
+from assay.base.config import LoadedConfig, changed_leaves
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
+from assay.data.dataset.dataset import Dataset
 from assay.decision.candidate import patched
 from assay.decision.config import Candidate
-from assay.records.ladder import BASE_STEP
+from assay.records.ladder import BASE_STEP, OWN_SIZE
 from assay.records.statement import Statement
 from assay.statistics.scaling.points import read_points
 from assay.training.recipe import Recipe
 from assay.workflows.campaign.check import check_arms, check_campaign
-from assay.workflows.ladder.config import Rung
+from assay.workflows.ladder.config import Rung, several_changes_text
 from assay.workflows.ladder.folder import OpenLadder, find_base_run
 from assay.workflows.ladder.rule import next_error_rate
 from assay.workflows.run import check_new, check_recipe, count_steps
@@ -34,15 +37,15 @@ class LadderCheck(NamedTuple):
 
 def check_ladder(ladder: OpenLadder, clock: Clock) -> LadderCheck:
     """Check a ladder's file before anything starts. Raises `ConfigError` for the first problem."""
-    config = ladder.config
-    base_run = find_base_run(ladder)
-    base = check_recipe(patched(ladder.base.recipe, {}, arm=BASE_STEP, seed=0))[0]
+    config, base_run = ladder.config, find_base_run(ladder)
+    base, dataset = check_recipe(_patched(ladder, {}))
     for rung in config.rungs:
-        _check_rung(ladder, rung, base)
+        with _named(f"rung '{rung.name}'"):
+            _check_rung(rung, (base, dataset), check_recipe(_patched(ladder, {}, rung.name)))
     for change in config.changes:
-        _refuse_several(change, base, patched(ladder.base.recipe, change.patch, arm=change.name, seed=0))
-    every = {key: value for change in config.changes for key, value in change.patch.items()}
-    check_recipe(patched(ladder.base.recipe, every, arm="all changes", seed=0))
+        with _named(f"change '{change.name}'"):
+            _refuse_several(change, base, check_recipe(_patched(ladder, change.patch))[0])
+    check_recipe(_patched(ladder, {key: value for change in config.changes for key, value in change.patch.items()}))
     _check_gates(ladder, base)
     error_rate = next_error_rate(1.0 - config.rule.confidence, len(config.changes), [])
     campaigns = [
@@ -55,33 +58,39 @@ def check_ladder(ladder: OpenLadder, clock: Clock) -> LadderCheck:
     return LadderCheck(base_run, num_runs + len(config.rungs) * config.seeds, first.power, first.warnings)
 
 
-def _check_rung(ladder: OpenLadder, rung: Rung, base: Recipe) -> None:
-    arm = patched(ladder.config.at_rung(ladder.base.recipe, rung.name), {}, arm=rung.name, seed=0)
-    found = check_recipe(arm)
-    if found[0] == base:
-        raise ConfigError(f"rung '{rung.name}': its patch changes nothing: the base has these values already.")
-    if found[0].data != base.data:
-        raise ConfigError(
-            f"rung '{rung.name}' has another dataset or split than the base, so their losses are of different rows. "
-            "Change the size of the model or the number of steps."
-        )
+def _patched(ladder: OpenLadder, patch: Mapping[str, Any], rung: str = OWN_SIZE) -> LoadedConfig:
+    return patched(ladder.config.at_rung(ladder.base.recipe, rung), patch, arm=" ".join(patch) or BASE_STEP, seed=0)
+
+
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Name the part of the ladder in an error about its recipe."""
     try:
-        check_new(*found, changed=rung.patch)
+        yield
     except ConfigError as error:
-        raise ConfigError(f"rung '{rung.name}': {error}") from error
+        raise ConfigError(f"{part}: {error}") from error
 
 
-def _refuse_several(change: Candidate, base: Recipe, arm: LoadedConfig) -> None:
+def _check_rung(rung: Rung, base: tuple[Recipe, Dataset], found: tuple[Recipe, Dataset]) -> None:
+    (recipe, dataset), steps = found, (count_steps(*base).planned, count_steps(*found).planned)
+    if recipe == base[0] or (set(rung.patch) == {"trainer.max_steps"} and steps[0] == steps[1]):
+        raise ConfigError(f"its patch changes nothing: the base has these values already, and {steps[0]} steps.")
+    if recipe.data != base[0].data:
+        raise ConfigError(
+            "it has another dataset or split than the base, so their losses are of different rows. Change the size of "
+            "the model or the number of steps."
+        )
+    check_new(recipe, dataset, changed=rung.patch)
+
+
+def _refuse_several(change: Candidate, base: Recipe, recipe: Recipe) -> None:
     """Raise `ConfigError` if a change replaces a section of which it changes several keys. Another `type` of a section
     is one change."""
-    before, after = (recipe.model_dump(mode="json") for recipe in (base, validated(Recipe, arm)))
+    before, after = (item.model_dump(mode="json") for item in (base, recipe))
     (key,) = change.patch
     keys = [leaf for leaf in changed_leaves(before, after) if leaf.startswith(f"{key}.")]
     if len(keys) > 1 and not any(leaf.endswith(".type") for leaf in keys):
-        raise ConfigError(
-            f"change '{change.name}' changes {' and '.join(keys)} at once. Make it several changes, one key each, in "
-            "the order to try them."
-        )
+        raise ConfigError(f"{several_changes_text(change.name, keys)}, in the order to try them.")
 
 
 def _check_gates(ladder: OpenLadder, base: Recipe) -> None:
@@ -98,10 +107,10 @@ def _check_gates(ladder: OpenLadder, base: Recipe) -> None:
     if base.trainer.gradient_sum != "tree":
         raise ConfigError("gates.step_time: trainer.gradient_sum=all_reduce has no forecast. Remove one of the two.")
     for rung in ladder.config.trial_rungs:
-        recipe = patched(ladder.config.at_rung(ladder.base.recipe, rung), {}, arm=BASE_STEP, seed=0)
-        where = f"rung '{rung}'" if rung else "the base"
-        if (steps := count_steps(*check_recipe(recipe)).planned) < MIN_STEPS + WARMING_STEPS:
+        steps = count_steps(*check_recipe(_patched(ladder, {}, rung))).planned
+        if steps < (least := MIN_STEPS + WARMING_STEPS):
+            where = f"rung '{rung}'" if rung else "the base"
             raise ConfigError(
-                f"gates.step_time: {where} has {number_of(steps, 'step')}, and the "
-                f"time of a step needs {MIN_STEPS + WARMING_STEPS}. Train longer, or remove the gate."
+                f"gates.step_time: {where} has {number_of(steps, 'step')}, and the time of a step needs {least}. Train "
+                "longer, or remove the gate."
             )

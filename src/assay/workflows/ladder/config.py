@@ -8,7 +8,7 @@
 The order is declared, and so is the error that all changes share (`rule.next_error_rate`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,18 +28,12 @@ from assay.base.errors import ConfigError
 from assay.base.key_reference import key_reference
 from assay.base.parsing.nesting import parse_json
 from assay.base.value_text import kind_text
-from assay.decision.config import (
-    Benchmark,
-    CampaignConfig,
-    Candidate,
-    Gate,
-    HarmCondition,
-    Name,
-    Share,
-    StandardRule,
-)
+from assay.decision.candidate import BASELINE
+from assay.decision.config import Benchmark, Candidate, Name, Share, StandardRule
 from assay.records.ladder import BASE_STEP, OWN_SIZE, TOGETHER_STEP
 
+MOST_NAME = 40
+"""Characters of a campaign's name."""
 LEAST_RUNGS = 6
 """Smaller rungs that a law and its back-test need, with two seeds each."""
 
@@ -193,75 +187,38 @@ class LadderConfig(FrozenConfig):
         """Return the name of a step's campaign."""
         return "-".join(filter(None, (self.name, step, rung)))
 
-    def campaign(
-        self,
-        step: str,
-        candidates: Sequence[Candidate],
-        *,
-        rung: str = OWN_SIZE,
-        recipe: str,
-        error_rate: float,
-        budget_device_hours: float,
-    ) -> CampaignConfig:
-        """Return the campaign of a step at a rung. One gate is added to its rule:
-        a loss of more than the least effect on every primary benchmark."""
-        harms = tuple(
-            HarmCondition(type="harm", benchmark=name, margin=self.rule.least_effect) for name in self.rule.primary
-        )
-        return CampaignConfig(
-            name=self.campaign_name(step, rung),
-            question=self.question,
-            recipe=recipe,
-            candidates=tuple(candidates),
-            seeds=self.seeds,
-            looks=self.looks,
-            first_seed=self.steps.index(step) * self.seeds,
-            workers=self.workers,
-            budget_device_hours=budget_device_hours,
-            benchmarks=self.benchmarks,
-            rule=self.rule.model_copy(update={"confidence": 1.0 - error_rate}),
-            gates=(Gate(name="worse", then="rollback", when="all", conditions=harms),),
-            owner=self.owner,
-        )
-
     @model_validator(mode="after")
     def _one_change_a_step(self) -> "LadderConfig":
-        keys: dict[str, str] = {}
+        owners: dict[str, str] = {}
         for index, change in enumerate(self.changes):
-            at = f"changes.{index}"
+            at = f"changes.{index}.patch"
             if not change.patch:
-                raise WrongKeyError(at, f"change '{change.name}' has no patch, and a ladder changes a recipe")
+                raise WrongKeyError(at, f"change '{change.name}' has no patch; a ladder changes keys of one recipe")
             if len(change.patch) > 1:
-                message = (
-                    f"change '{change.name}' changes {' and '.join(change.patch)} at once. Make it several changes"
-                )
-                raise WrongKeyError(f"{at}.patch", f"{message}, one key each, in the order to try them")
+                raise WrongKeyError(at, several_changes_text(change.name, change.patch))
             (key,) = change.patch
-            for other, owner in keys.items():
+            for other, owner in owners.items():
                 if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
                     message = f"changes '{owner}' and '{change.name}' both set {other}, so their gains do not add up"
-                    raise WrongKeyError(f"{at}.patch", f"{message}. Compare them as candidates of one campaign first")
-            for rung in self.rungs:
-                if rung.tries_changes and key in rung.patch:
-                    message = f"change '{change.name}' sets {key}, and so does rung '{rung.name}', which tries changes"
-                    raise WrongKeyError(f"{at}.patch", f"{message}. Leave tries_changes out there, or the change")
-            keys[key] = change.name
+                    raise WrongKeyError(at, f"{message}. Compare them as candidates of one campaign first")
+            if rung := next((rung.name for rung in self.rungs if rung.tries_changes and key in rung.patch), ""):
+                message = f"change '{change.name}' sets {key}, and so does rung '{rung}', which tries changes"
+                raise WrongKeyError(at, f"{message}. Leave tries_changes out there, or the change")
+            owners[key] = change.name
         return self
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> "LadderConfig":
-        steps = [change.name for change in self.changes]
-        if reserved := [name for name in steps if name in (BASE_STEP, TOGETHER_STEP, "baseline")]:
-            raise WrongKeyError("changes", f"'{reserved[0]}' is a step of every ladder; give the change another name")
-        if repeated := first_repeated([rung.name for rung in self.rungs]):
-            raise WrongKeyError("rungs", f"two rungs have the name '{repeated}'")
-        if repeated := first_repeated(steps):
-            raise WrongKeyError("changes", f"two changes have the name '{repeated}'")
-        names = [*self.campaign_names, *(self.campaign_name(rung.name) for rung in self.rungs)]
-        if repeated := first_repeated(names):
-            raise WrongKeyError("changes", f"two campaigns would be called '{repeated}'; rename a change or a rung")
-        if long := [name for name in names if len(name) > MOST_NAME]:
-            message = f"a campaign would be called '{long[0]}', and names have at most {MOST_NAME} characters"
+        changes, rungs = ([item.name for item in items] for items in (self.changes, self.rungs))
+        if reserved := {BASE_STEP, TOGETHER_STEP, BASELINE}.intersection(changes):
+            raise WrongKeyError("changes", f"'{min(reserved)}' is a name of the ladder's own; give the change another")
+        names = [*self.campaign_names, *map(self.campaign_name, rungs)]
+        for key, of_kind in {"rungs": rungs, "changes": changes, "name": names}.items():
+            if repeated := first_repeated(of_kind):
+                what = "campaigns would be called" if key == "name" else f"{key} have the name"
+                raise WrongKeyError(key, f"two {what} '{repeated}'; rename one")
+        if len(longest := max(names, key=len)) > MOST_NAME:
+            message = f"a campaign would be called '{longest}', and names have at most {MOST_NAME} characters"
             raise WrongKeyError("name", f"{message}. Shorten the names of ladder, change or rung")
         return self
 
@@ -277,15 +234,16 @@ class LadderConfig(FrozenConfig):
         return self
 
 
-MOST_NAME = 40
-"""Characters of a campaign's name."""
+def several_changes_text(change: str, keys: Iterable[str]) -> str:
+    """Return why a change of several keys is refused."""
+    return f"change '{change}' changes {' and '.join(keys)} at once. Make it several changes, one key each"
 
 
 def read_ladder(file: Path, overrides: tuple[str, ...] = ()) -> LadderConfig:
     """Read a ladder file and the changes of the files that it names. Raises `ConfigError` that lists every wrong key
     with a hint."""
     loaded = read_config_file(file, overrides)
-    named, changes = loaded.values.get("candidates_from"), loaded.values.get("changes", [])
+    named, changes = (loaded.values.get(key) or [] for key in ("candidates_from", "changes"))
     if isinstance(named, list | tuple) and isinstance(changes, list):
         further = [item for name in named for item in _candidates_in(file.parent / str(name))]
         loaded = loaded._replace(values={**loaded.values, "changes": [*changes, *further]})

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
-from assay.base.config import LoadedConfig, changed_leaves
+from assay.base.config import LoadedConfig, changed_leaves, validated
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.decision.candidate import known_good_recipe
-from assay.decision.config import Candidate
+from assay.decision.config import CampaignConfig, Candidate, Gate, HarmCondition
 from assay.records.campaign import run_id_of
 from assay.records.decision import Decision, KnownGood
 from assay.records.ladder import LADDER_FILE, OWN_SIZE, TOGETHER_STEP, Ladder, LadderStep
@@ -64,11 +64,6 @@ class OpenLadder(NamedTuple):
     @property
     def store(self) -> ObjectStore:
         return open_store(str(self.folder))
-
-    def record_if_declared(self) -> Ladder | None:
-        """Return the declaration on record; None if there is none."""
-        path = self.folder / LADDER_FILE
-        return Ladder.from_json(path.read_bytes(), source=path) if path.is_file() else None
 
     def step(self, name: str) -> LadderStep | None:
         """Return the record of a step; None if it is not over. Raises `DamagedDataError` if it does not follow from
@@ -115,11 +110,12 @@ class OpenLadder(NamedTuple):
                 found = KnownGoodConfig(path, *known_good_recipe(path))
         return found
 
-    def run_ids(self) -> dict[str, set[str]]:
-        """Return the runs by campaign, of those that are declared; those of the rungs have no campaign's name."""
-        declared = [name for name in self.config.campaign_names if name in self.home.campaign_names()]
-        of_rungs = {run_id for rung in self.config.rungs for run_id in self.rung_runs(rung.name)}
-        return {"": of_rungs, **{name: declared_campaign(self.home.campaigns / name).run_ids() for name in declared}}
+    def run_ids(self, *, without: str = "") -> set[str]:
+        """Return all declared runs except those of one campaign; those of the rungs have the ladder's name."""
+        found = {self.config.name: {run for rung in self.config.rungs for run in self.rung_runs(rung.name)}}
+        for name in set(self.config.campaign_names).intersection(self.home.campaign_names()):
+            found[name] = declared_campaign(self.home.campaigns / name).run_ids()
+        return {run_id for name, run_ids in found.items() for run_id in run_ids if name != without}
 
     def rung_runs(self, rung: str) -> list[str]:
         """Return the runs of the base at a rung, by seed."""
@@ -133,22 +129,35 @@ class OpenLadder(NamedTuple):
         self, step: str, *, rung: str = OWN_SIZE, on: KnownGoodConfig, error_rate: float, budget_device_hours: float
     ) -> LoadedCampaign:
         """Return the campaign of a change at a rung, on a known-good config; or, with the step `together`, that of the
-        adopted changes, alone and together, on the base."""
-        config = self.config.campaign(
-            step,
-            [*self.adopted(), _all_of(self.adopted())] if step == TOGETHER_STEP else [self.config.change(step)],
-            rung=rung,
-            recipe=relpath(on.path.resolve(), self.base_dir.resolve()),
-            error_rate=error_rate,
-            budget_device_hours=budget_device_hours,
-        )
-        recipe = self.config.at_rung(on.recipe, rung)
+        adopted changes, alone and together, on the base.
+
+        Its rule has one more gate: a loss of more than the least effect on every primary benchmark.
+        """
+        own, rule = self.config, self.config.rule
+        harms = tuple(HarmCondition(type="harm", benchmark=name, margin=rule.least_effect) for name in rule.primary)
+        values = {
+            "name": own.campaign_name(step, rung),
+            "question": own.question,
+            "recipe": relpath(on.path.resolve(), self.base_dir.resolve()),
+            "candidates": _with_all(self.adopted()) if step == TOGETHER_STEP else (own.change(step),),
+            "seeds": own.seeds,
+            "looks": own.looks,
+            "first_seed": own.steps.index(step) * own.seeds,
+            "workers": own.workers,
+            "budget_device_hours": budget_device_hours,
+            "benchmarks": own.benchmarks,
+            "rule": rule.model_copy(update={"confidence": 1.0 - error_rate}),
+            "gates": (Gate(name="worse", then="rollback", when="all", conditions=harms),),
+            "owner": own.owner,
+        }
+        config = validated(CampaignConfig, LoadedConfig(values, {}))
+        recipe = own.at_rung(on.recipe, rung)
         return LoadedCampaign(self.home, config, self.base_dir, recipe, on.record if rung == OWN_SIZE else None)
 
 
-def _all_of(changes: Sequence[Candidate]) -> Candidate:
+def _with_all(changes: Sequence[Candidate]) -> tuple[Candidate, ...]:
     patch = {key: value for change in changes for key, value in change.patch.items()}
-    return Candidate(name=TOGETHER_STEP, because="all adopted changes at once", patch=patch)
+    return *changes, Candidate(name=TOGETHER_STEP, because="all adopted changes at once", patch=patch)
 
 
 def load_ladder(home: Home, file: Path, overrides: tuple[str, ...] = ()) -> OpenLadder:
@@ -159,10 +168,34 @@ def load_ladder(home: Home, file: Path, overrides: tuple[str, ...] = ()) -> Open
 
 
 def declare_ladder(ladder: OpenLadder, *, base_run: str, clock: Clock) -> OpenLadder:
-    """Write the declaration of a ladder, or find the existing one. Raises `ConfigError` if it differs."""
-    fixed = ladder.config.model_dump(mode="json", exclude=set(MAY_CHANGE))
-    recipe = ladder.base.recipe.values
-    record = Ladder(
+    """Write the declaration of a ladder."""
+    record = _declaration(ladder, base_run, clock)
+    ladder.store.put_if_absent(LADDER_FILE, record.to_json().encode())
+    opened = find_declared(ladder, clock)
+    assert opened is not None, "it was written above"
+    return opened
+
+
+def find_declared(ladder: OpenLadder, clock: Clock) -> OpenLadder | None:
+    """Return the ladder as it is declared; None if it is not. Raises `ConfigError` if the file has changed since."""
+    path = ladder.folder / LADDER_FILE
+    if not path.is_file():
+        return None
+    found = Ladder.from_json(path.read_bytes(), source=path)
+    requested = _declaration(ladder, found.base_run, clock)
+    if found.config_sha256 == requested.config_sha256:
+        return ladder._replace(record=found)
+    changed = [*changed_leaves(found.config, requested.config), *changed_leaves(found.recipe, requested.recipe)]
+    raise ConfigError(
+        f"ladder '{found.name}' was declared with another {', '.join(changed[:4])}. Its steps build on one another, so "
+        "what was declared before the first run cannot be changed afterwards: give the ladder another name, or "
+        f"restore the file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
+    )
+
+
+def _declaration(ladder: OpenLadder, base_run: str, clock: Clock) -> Ladder:
+    fixed, recipe = ladder.config.model_dump(mode="json", exclude=set(MAY_CHANGE)), ladder.base.recipe.values
+    return Ladder(
         name=ladder.config.name,
         config=fixed,
         config_sha256=sha256_of_json({"config": fixed, "recipe": recipe}),
@@ -170,22 +203,6 @@ def declare_ladder(ladder: OpenLadder, *, base_run: str, clock: Clock) -> OpenLa
         base_run=base_run,
         base_dir=str(ladder.base_dir.resolve()),
         created_s=clock.now_s(),
-    )
-    if not ladder.store.put_if_absent(LADDER_FILE, record.to_json().encode()):
-        record = _as_declared(ladder, record)
-    return ladder._replace(record=record)
-
-
-def _as_declared(ladder: OpenLadder, requested: Ladder) -> Ladder:
-    found = ladder.record_if_declared()
-    assert found is not None, "it exists"
-    if found.config_sha256 == requested.config_sha256:
-        return found
-    changed = [*changed_leaves(found.config, requested.config), *changed_leaves(found.recipe, requested.recipe)]
-    raise ConfigError(
-        f"ladder '{found.name}' was declared with another {', '.join(changed[:4])}. Its steps build on one another, so "
-        "what was declared before the first run cannot be changed afterwards: give the ladder another name, or "
-        f"restore the file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
     )
 
 

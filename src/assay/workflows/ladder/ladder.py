@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from assay.base.errors import TrainingError
 from assay.base.units import duration_text
 from assay.decision.candidate import patched
-from assay.records.campaign import run_id_of
 from assay.records.decision import Clause
-from assay.records.ladder import BASE_STEP, OWN_SIZE, TOGETHER_STEP, LadderAction, LadderStep, LadderTrial
+from assay.records.ladder import BASE_STEP, OWN_SIZE, TOGETHER_STEP, LadderStep, LadderTrial
 from assay.records.run import Run
 from assay.statistics.scaling.from_runs import points_of_runs
 from assay.statistics.scaling.points import ScalingPoints, read_points
@@ -72,61 +71,33 @@ class LadderRun:
         return None
 
     def _take(self, name: str) -> LadderStep:
-        if name == BASE_STEP:
-            trials = list(self._rung_trials())
-            has_failed = any(clause.verdict == "fail" for trial in trials for clause in trial.clauses)
-            return self._step(name, trials, action="stop" if has_failed else "continue")
-        if name == TOGETHER_STEP:
-            return self._take_together()
-        adopted = [step.action == "adopt" for step in self._ladder.steps() if step.step != BASE_STEP]
-        config = self._ladder.config
-        error_rate = next_error_rate(1.0 - config.rule.confidence, len(config.changes), adopted)
-        trials = []
-        for rung in config.trial_rungs:
-            trials.append(self._trial(name, rung, error_rate))
-            if any(clause.type == "base_loss" and clause.verdict == "fail" for clause in trials[-1].clauses):
-                return self._step(name, trials, action="stop", error_rate=error_rate)
-        return self._step(name, trials, action=action_of(trials[-1].clauses), error_rate=error_rate)
-
-    def _take_together(self) -> LadderStep:
-        """Check whether the gains of the adopted changes add up; there is nothing to check for fewer than two."""
-        ladder, config = self._ladder, self._ladder.config
-        if len(ladder.adopted()) < 2:
-            return self._step(TOGETHER_STEP, [], action="continue")
-        campaign = ladder.campaign(
-            TOGETHER_STEP,
-            on=ladder.base,
-            error_rate=1.0 - config.rule.confidence,
-            budget_device_hours=self._budget_left(config.campaign_name(TOGETHER_STEP)),
-        )
-        opened = self._run_campaign(campaign)
-        decision = ladder.decision(TOGETHER_STEP)
-        assert decision is not None, "the campaign has decided"
-        own = [ladder.decision(change.name) for change in ladder.adopted()]
-        scoring = Scoring(self._ledger, self._execution.clock)
-        clauses = (gain_clause(decision), interaction_clause(opened, scoring, [item for item in own if item]))
-        trial = LadderTrial(
-            rung=OWN_SIZE, campaign=campaign.config.name, decision_sha256=decision.digest(), clauses=clauses
-        )
-        return self._step(TOGETHER_STEP, [trial], action="roll back" if clauses[0].verdict == "fail" else "continue")
-
-    def _step(
-        self, name: str, trials: Sequence[LadderTrial], *, action: LadderAction, error_rate: float = 0.0
-    ) -> LadderStep:
         assert self._ladder.record is not None, "the ladder is declared"
+        error_rate = 0.0
+        if name == BASE_STEP:
+            trials = tuple(self._base_trials())
+        elif name == TOGETHER_STEP:
+            trials = tuple(self._together_trials())
+        else:
+            error_rate = self._error_rate()
+            trials = tuple(self._change_trials(name, error_rate))
         return LadderStep(
             ladder_sha256=self._ladder.record.digest(),
             step=name,
-            action=action,
+            action=action_of(name, trials),
             error_rate=error_rate,
-            trials=tuple(trials),
+            trials=trials,
         )
 
-    def _budget_left(self, of: str = "") -> float:
-        """Return the device-hours that a campaign, or without a name the rungs, may spend: what all others left. Raises
-        `CampaignStopped` if that is nothing."""
-        others = [run_ids for name, run_ids in self._ladder.run_ids().items() if name != of]
-        spent_s = sum(device_seconds_of(run_id, self._ledger) for run_ids in others for run_id in run_ids)
+    def _error_rate(self) -> float:
+        """Return the error that the next change may spend."""
+        config = self._ladder.config
+        adopted = [step.action == "adopt" for step in self._ladder.steps() if step.step != BASE_STEP]
+        return next_error_rate(1.0 - config.rule.confidence, len(config.changes), adopted)
+
+    def _budget_left(self, without: str) -> float:
+        """Return the device-hours that a campaign, or by the ladder's name the rungs, may spend: what all others left.
+        Raises `CampaignStopped` if that is nothing."""
+        spent_s = sum(device_seconds_of(run_id, self._ledger) for run_id in self._ladder.run_ids(without=without))
         if spent_s >= (budget_s := 3600.0 * self._ladder.config.budget_device_hours):
             raise CampaignStopped(
                 f"the budget of {duration_text(budget_s)} device time is used up. Raise budget_device_hours and run "
@@ -136,71 +107,73 @@ class LadderRun:
 
     # The base at its rungs
 
-    def _rung_trials(self) -> Iterator[LadderTrial]:
+    def _base_trials(self) -> Iterator[LadderTrial]:
         """Train the base at each rung, the smallest first, and judge its loss; end with the first that fails."""
-        config = self._ladder.config
-        names = tuple(rung.name for rung in config.rungs)
+        ladder, config = self._ladder, self._ladder.config
+        assert ladder.record is not None, "the ladder is declared"
         plan = ArmPlan(
-            home=self._ladder.home,
+            home=ladder.home,
             owner="ladder",
             name=config.name,
-            names=names,
+            names=tuple(rung.name for rung in config.rungs),
             seeds=tuple(range(config.seeds)),
             workers=config.workers,
-            budget_device_hours=self._budget_left(),
+            budget_device_hours=self._budget_left(config.name),
             run_of=self._rung_run,
         )
         training = ArmScheduler(plan, self._ledger, self._execution)
-        for rung in names:
-            for run in training.finish([(rung, seed) for seed in plan.seeds]):
+        for rung in (*plan.names, OWN_SIZE):
+            for run in training.finish([(rung, seed) for seed in plan.seeds if rung != OWN_SIZE]):
                 self._on_message(f"rung {rung}, seed {run.seed}: run {run.run.run_id} is finished")
-            clauses = tuple(self._loss_bands(rung, self._ladder.rung_runs(rung), is_base=True))
-            yield LadderTrial(rung=rung, campaign="", clauses=clauses)
-            if any(clause.verdict == "fail" for clause in clauses):
+            run_ids = [ladder.record.base_run] if rung == OWN_SIZE else ladder.rung_runs(rung)
+            trial = LadderTrial(rung=rung, campaign="", clauses=tuple(self._loss_band(rung, run_ids, is_base=True)))
+            yield trial
+            if action_of(BASE_STEP, [trial]) == "stop":
                 return
-        assert self._ladder.record is not None, "the ladder is declared"
-        clauses = tuple(self._loss_bands(OWN_SIZE, [self._ladder.record.base_run], is_base=True))
-        yield LadderTrial(rung=OWN_SIZE, campaign="", clauses=clauses)
 
     def _rung_run(self, rung: str, seed: int) -> Run:
         ladder, config = self._ladder, self._ladder.config
-        recipe = patched(config.at_rung(ladder.base.recipe, rung), {}, arm=rung, seed=seed)
         return ensure_run(
             ladder.home,
-            recipe,
-            run_id=run_id_of(config.name, rung, seed),
+            patched(config.at_rung(ladder.base.recipe, rung), {}, arm=rung, seed=seed),
+            run_id=ladder.rung_runs(rung)[seed],
             workers=config.workers,
             of=f"rung '{rung}' of ladder '{config.name}'",
             owner="ladder",
         )
 
-    def _loss_bands(self, rung: str, run_ids: Sequence[str], *, is_base: bool) -> Iterator[Clause]:
-        """Yield the verdict on the held-out loss of runs at a rung; nothing if no gate judges it, or if no smaller
-        run is there."""
+    def _loss_band(self, rung: str, run_ids: Sequence[str], *, is_base: bool) -> Iterator[Clause]:
+        """Yield the verdict on the held-out loss of runs at a rung; nothing if no gate judges it, or if no law can be
+        fitted to smaller runs."""
         gate = self._ladder.config.gates.loss_band
-        points = self._points(rung)
-        if gate is not None and points is not None:
+        if gate is not None and (points := self._points(rung, gate.points)) is not None:
             yield loss_band_clause(gate, points, self._ledger, run_ids, is_base=is_base)
 
-    def _points(self, rung: str) -> ScalingPoints | None:
+    def _points(self, rung: str, file: str | None) -> ScalingPoints | None:
         """Return the points that a law for a rung is fitted to: of a file, or of all smaller rungs."""
-        config = self._ladder.config
-        if config.gates.loss_band is not None and (points := config.gates.loss_band.points) is not None:
-            return read_points(self._ladder.base_dir / points)
-        names = [item.name for item in config.rungs]
+        if file is not None:
+            return read_points(self._ladder.base_dir / file)
+        names = [item.name for item in self._ladder.config.rungs]
         smaller = names if rung == OWN_SIZE else names[: names.index(rung)]
         run_ids = [run_id for name in smaller for run_id in self._ladder.rung_runs(name)]
         return points_of_runs(self._ledger, run_ids) if len(smaller) >= LEAST_RUNGS else None
 
     # A change
 
+    def _change_trials(self, change: str, error_rate: float) -> Iterator[LadderTrial]:
+        """Run the campaigns of a change, at the base's own size last; end with a base that left its law."""
+        for rung in self._ladder.config.trial_rungs:
+            trial = self._trial(change, rung, error_rate)
+            yield trial
+            if action_of(change, [trial]) == "stop":
+                return
+
     def _trial(self, change: str, rung: str, error_rate: float) -> LadderTrial:
         """Run the campaign of a change at a rung, and judge every gate."""
         ladder, gates = self._ladder, self._ladder.config.gates
         on, name = ladder.known_good(before=change), ladder.config.campaign_name(change, rung)
-        campaign = ladder.campaign(
-            change, rung=rung, on=on, error_rate=error_rate, budget_device_hours=self._budget_left(name)
-        )
+        budget = self._budget_left(name)
+        campaign = ladder.campaign(change, rung=rung, on=on, error_rate=error_rate, budget_device_hours=budget)
         arms = (campaign.config.baseline, change)
         try:
             self._run_campaign(campaign)
@@ -214,8 +187,9 @@ class LadderRun:
         run_ids = {arm: [run.run_id for run in decision.runs if run.arm == arm] for arm in arms}
         runs = {arm: [ladder.home.run(run_id) for run_id in run_ids[arm]] for arm in arms}
         clauses = [gain_clause(decision)]
+        # The law is the base's, so runs of the known-good config must follow it only while that is the base.
         for arm in arms if on.path == ladder.base.path else (change,):
-            clauses += self._loss_bands(rung, run_ids[arm], is_base=arm != change)
+            clauses += self._loss_band(rung, run_ids[arm], is_base=arm != change)
         if gates.step_time is not None:
             clauses.append(step_time_clause(gates.step_time, campaign, ladder.home, runs))
         if gates.code_length is not None:
@@ -237,3 +211,21 @@ class LadderRun:
         """Return the runs of an arm that have begun."""
         run_ids = [campaign.config.run_id(arm, seed) for seed in campaign.config.seed_numbers]
         return [self._ladder.home.run(run_id) for run_id in run_ids if self._ladder.home.has_run(run_id)]
+
+    # All adopted changes
+
+    def _together_trials(self) -> Iterator[LadderTrial]:
+        """Check whether the gains of the adopted changes add up; there is nothing to check for fewer than two."""
+        ladder, name = self._ladder, self._ladder.config.campaign_name(TOGETHER_STEP)
+        if len(ladder.adopted()) < 2:
+            return
+        error_rate, budget = 1.0 - ladder.config.rule.confidence, self._budget_left(name)
+        opened = self._run_campaign(
+            ladder.campaign(TOGETHER_STEP, on=ladder.base, error_rate=error_rate, budget_device_hours=budget)
+        )
+        decision = ladder.decision(TOGETHER_STEP)
+        assert decision is not None, "the campaign has decided"
+        then = [ladder.decision(change.name) for change in ladder.adopted()]
+        scoring = Scoring(self._ledger, self._execution.clock)
+        clauses = (gain_clause(decision), interaction_clause(opened, scoring, [item for item in then if item]))
+        yield LadderTrial(rung=OWN_SIZE, campaign=name, decision_sha256=decision.digest(), clauses=clauses)

@@ -5,8 +5,7 @@ Pure functions, so that the simulation of thousands of ladders decides as a real
 
 from collections.abc import Sequence
 
-from assay.records.decision import Clause
-from assay.records.ladder import NO_VERDICT, LadderAction
+from assay.records.ladder import BASE_STEP, NO_VERDICT, TOGETHER_STEP, LadderAction, LadderTrial
 
 
 def next_error_rate(total: float, num_changes: int, adopted: Sequence[bool]) -> float:
@@ -22,13 +21,18 @@ def next_error_rate(total: float, num_changes: int, adopted: Sequence[bool]) -> 
     return rate
 
 
-def action_of(clauses: Sequence[Clause]) -> LadderAction:
-    """Return what becomes of a change, by the clauses at the base's own size.
+def action_of(step: str, trials: Sequence[LadderTrial]) -> LadderAction:
+    """Return what becomes of a step, by its clauses at the base's own size.
 
-    A broken gate rolls it back, whatever it gains. It is adopted if its gain is shown and every gate that could be
-    judged passes; otherwise it is kept out.
+    A base that leaves its law at any size stops the ladder. A broken gate rolls a change back, whatever it gains. It is
+    adopted if its gain is shown and every gate that could be judged passes; otherwise it is kept out.
     """
-    if any(clause.verdict == "fail" for clause in clauses):
+    if any(clause.type == "base_loss" and clause.verdict == "fail" for trial in trials for clause in trial.clauses):
+        return "stop"
+    own = [clause for trial in trials[-1:] for clause in trial.clauses if clause.type != "interaction"]
+    if any(clause.verdict == "fail" for clause in own):
         return "roll back"
-    is_open = any(clause.verdict == "undecided" and clause.reason != NO_VERDICT for clause in clauses)
+    if step in (BASE_STEP, TOGETHER_STEP):
+        return "continue"
+    is_open = any(clause.verdict == "undecided" and clause.reason != NO_VERDICT for clause in own)
     return "keep out" if is_open else "adopt"

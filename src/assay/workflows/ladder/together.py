@@ -30,22 +30,24 @@ def interaction_clause(campaign: OpenCampaign, scoring: Scoring, ladder_decision
 
     `ladder_decisions`: those by which the changes were adopted, in order.
     """
-    config, newest = campaign.config, newest_decisions(campaign.folder)
-    scored = [score_finished_runs(campaign, arm, scoring) for arm in config.arm_names]
-    num_seeds = min(map(len, scored))
-    arms = [runs[:num_seeds] for runs in scored]
-    interaction, total = (_contrast(campaign, arms, is_interaction=flag) for flag in (True, False))
+    newest = newest_decisions(campaign.folder)
+    together, alone = (
+        newest[TOGETHER_STEP],
+        {item.candidate: newest[item.candidate].effect for item in ladder_decisions},
+    )
+    scored = [score_finished_runs(campaign, arm, scoring) for arm in campaign.config.arm_names]
+    seeds = min(map(len, scored))
+    arms = [runs[:seeds] for runs in scored]
+    interaction, total = (_contrast(campaign, together, arms, to_forecast=flag) for flag in (False, True))
     assert interaction.low is not None and interaction.high is not None, "a look has two seeds or more"
     is_additive = interaction.low <= 0.0 <= interaction.high
-    alone = {decision.candidate: newest[decision.candidate].effect for decision in ladder_decisions}
-    then = {decision.candidate: decision.effect for decision in ladder_decisions}
-    values: dict[str, Any] = {
-        "interaction": interaction.model_dump(),
-        "sum": total.model_dump(),
-        "together": newest[TOGETHER_STEP].effect.model_dump(),
+    then = {item.candidate: item.effect for item in ladder_decisions}
+    estimates = {"interaction": interaction, "sum": total, "together": together.effect}
+    values: dict[str, Any] = {name: estimate.model_dump() for name, estimate in estimates.items()}
+    values |= {
         "alone": {name: effect.model_dump() for name, effect in alone.items()},
         "changes": [] if is_additive else _interacting(alone, then),
-        "seeds": num_seeds,
+        "seeds": seeds,
     }
     return Clause(
         name="interaction",
@@ -54,29 +56,26 @@ def interaction_clause(campaign: OpenCampaign, scoring: Scoring, ladder_decision
         reason="additive" if is_additive else "less than the sum" if interaction.value < 0.0 else "more than the sum",
         value=interaction.value,
         bound=0.0,
-        unit=newest[TOGETHER_STEP].unit,
+        unit=together.unit,
         values=values,
     )
 
 
-def _contrast(campaign: OpenCampaign, arms: Sequence[Sequence[ScoredRun]], *, is_interaction: bool) -> Estimate:
-    """Return all changes together less the forecast of their sum, or that forecast less the base, on the primary
-    benchmarks. `arms`: the base's runs, each change's, and those of all together."""
-    config, num_seeds = campaign.config, len(arms[0])
-    found = {}
+def _contrast(
+    campaign: OpenCampaign, together: Decision, arms: Sequence[Sequence[ScoredRun]], *, to_forecast: bool
+) -> Estimate:
+    """Return the forecast of the sum less the base; or all changes together less the forecast. `arms`: the base's runs,
+    each change's, and those of all together."""
+    config, seeds, found = campaign.config, len(arms[0]), {}
     for benchmark in config.open_benchmarks:
         folders = [run.folders[benchmark.name] for runs in arms for run in runs]
         matrix, results = read_score_matrix(folders), [load_result(folder) for folder in folders]
-        base, *alone, together = matrix.scores.reshape(len(arms), num_seeds, -1)
+        base, *alone, whole = matrix.scores.reshape(len(arms), seeds, -1)
         forecast: Floats = base + np.sum([scores - base for scores in alone], axis=0)
-        pair = (forecast, together) if is_interaction else (base, forecast)
-        of_pair = (*results[:num_seeds], *results[-num_seeds:])
-        found[benchmark.name] = benchmark_facts(
-            benchmark, "primary", matrix._replace(scores=np.concatenate(pair)), of_pair
-        )
-    decision = newest_decisions(campaign.folder)[TOGETHER_STEP]
+        pair = matrix._replace(scores=np.concatenate((base, forecast) if to_forecast else (forecast, whole)))
+        found[benchmark.name] = benchmark_facts(benchmark, "primary", pair, (*results[:seeds], *results[-seeds:]))
     runs = [run.record for run in (*arms[0], *arms[-1])]
-    look = decision.look.model_copy(update={"num_seeds": num_seeds})
+    look = together.look.model_copy(update={"num_seeds": seeds})
     return facts_of(config, TOGETHER_STEP, look, found, runs, recipe={}).estimate
 
 
@@ -85,12 +84,12 @@ def _interacting(alone: dict[str, Estimate], then: dict[str, Estimate]) -> list[
     names = list(alone)
 
     def distance(name: str) -> float:
-        return abs(then[name].value - alone[name].value) / float(np.hypot(_half(then[name]), _half(alone[name])))
+        before, after = alone[name], then[name]
+        return abs(after.value - before.value) / float(np.hypot(_width(before), _width(after)))
 
-    last = max(names[1:], key=distance)
-    return names[: names.index(last) + 1]
+    return names[: names.index(max(names[1:], key=distance)) + 1]
 
 
-def _half(estimate: Estimate) -> float:
+def _width(estimate: Estimate) -> float:
     assert estimate.low is not None and estimate.high is not None, "a look has two seeds or more"
-    return max((estimate.high - estimate.low) / 2.0, 1e-12)
+    return max(estimate.high - estimate.low, 1e-12)

@@ -40,4 +40,4 @@ def test_the_share_that_is_shown_is_clopper_and_pearsons_bound(changes: int) -> 
 
 
 def test_a_gate_that_could_not_be_judged_says_nothing() -> None:
-    assert rung_reliability([step("a", "undecided", "undecided", reason=NO_VERDICT)]) == []
+    assert list(rung_reliability([step("a", "undecided", "undecided", reason=NO_VERDICT)])) == []

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.base.config import set_dotted
+from assay.base.config import LoadedConfig, set_dotted
 from assay.base.errors import ConfigError
+from assay.store.home import Home
 from assay.workflows.ladder.config import read_ladder
+from assay.workflows.ladder.folder import KnownGoodConfig, OpenLadder
 
 RATE, WIDTH = {"trainer.optimizer.learning_rate": 0.01}, {"method.encoder.hidden_size": 32}
 LADDER: dict[str, Any] = {
@@ -41,7 +43,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"changes": [{"name": "both", "patch": {**RATE, **WIDTH}}]},
         "changes.0.patch (ladder.yaml:6): change 'both' changes trainer.optimizer.learning_rate and "
-        "method.encoder.hidden_size at once. Make it several changes, one key each, in the order to try them.",
+        "method.encoder.hidden_size at once. Make it several changes, one key each",
     ),
     ({"gates": None}, "gates: required, and not given"),
     ({"gates": {}}, "no gate is set: give one of loss_band, step_time, code_length, warnings"),
@@ -52,7 +54,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gates__code_length": {}}, "gates.code_length.margin: required, and not given"),
     ({"changes": []}, "changes"),
     ({"changes": [{"name": "a", "command": "python train.py {seed}"}]}, "change 'a' has no patch"),
-    ({"changes": [{"name": "base", "patch": RATE}]}, "'base' is a step of every ladder"),
+    ({"changes": [{"name": "base", "patch": RATE}]}, "'base' is a name of the ladder's own"),
     ({"changes": [{"name": "a", "patch": RATE}, {"name": "a", "patch": WIDTH}]}, "two changes have the name 'a'"),
     (
         {"changes": [{"name": "a", "patch": RATE}, {"name": "b", "patch": {"trainer.optimizer": {}}}]},
@@ -98,14 +100,17 @@ def test_two_changes_at_once_are_refused_in_a_json_file_too(tmp_path: Path) -> N
 
 
 def test_every_campaign_has_seeds_of_its_own_and_one_share_of_the_error(tmp_path: Path) -> None:
-    config = read_ladder(write(tmp_path))
+    config, base = read_ladder(write(tmp_path)), KnownGoodConfig(tmp_path / "recipe.yaml", LoadedConfig({}, {}), None)
+    ladder = OpenLadder(Home.at(tmp_path / "home"), config, tmp_path, base)
     campaigns = [
-        config.campaign(change.name, [change], recipe="r", error_rate=0.025, budget_device_hours=1)
+        ladder.campaign(change.name, on=base, error_rate=0.025, budget_device_hours=1).config
         for change in config.changes
     ]
     seeds = [campaign.seed_numbers for campaign in campaigns]
     assert seeds == [(3, 4, 5), (6, 7, 8)], "the rungs have the first three"
     assert [campaign.look_plan().error_rate for campaign in campaigns] == pytest.approx([0.025, 0.025])
-    assert [campaign.name for campaign in campaigns] == ["tiny-faster", "tiny-wider"]
+    assert [(campaign.name, campaign.recipe) for campaign in campaigns] == [
+        ("tiny-faster", "recipe.yaml"), ("tiny-wider", "recipe.yaml"),
+    ]  # fmt: skip
     (gate,) = campaigns[0].gates
     assert (gate.then, [condition.margin for condition in gate.conditions]) == ("rollback", [0.02])

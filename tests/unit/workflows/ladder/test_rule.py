@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.records.decision import Clause, GateVerdict
-from assay.records.ladder import NO_VERDICT
+from assay.records.ladder import BASE_STEP, NO_VERDICT, OWN_SIZE, TOGETHER_STEP, LadderAction, LadderTrial
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import CampaignEvidence, CampaignRule, judge
 from assay.statistics.effect import Effect
@@ -74,16 +74,32 @@ def test_the_shares_never_sum_to_more_than_the_total_for_null_changes() -> None:
         assert sum(rate for rate, was in zip(rates, adopted, strict=True) if not was) <= TOTAL + 1e-12
 
 
+def action(*clauses: Clause, step: str = "change") -> LadderAction:
+    return action_of(step, [LadderTrial(rung=OWN_SIZE, campaign="", clauses=clauses)])
+
+
 def clause(verdict: GateVerdict, reason: str = "", gate: str = "gain") -> Clause:
     return Clause(name=gate, type=gate, verdict=verdict, reason=reason or verdict)
 
 
 @pytest.mark.parametrize("other", get_args(GateVerdict))
 def test_a_broken_gate_rolls_a_change_back_whatever_it_gains(other: GateVerdict) -> None:
-    assert action_of([clause(other), clause("fail", gate="warnings")]) == "roll back"
+    assert action(clause(other), clause("fail", gate="warnings")) == "roll back"
 
 
 def test_a_change_is_adopted_if_every_gate_that_could_be_judged_passes() -> None:
-    assert action_of([clause("pass"), clause("undecided", NO_VERDICT, "code_length")]) == "adopt"
-    assert action_of([clause("pass"), clause("undecided", gate="code_length")]) == "keep out"
-    assert action_of([clause("undecided"), clause("pass", gate="warnings")]) == "keep out"
+    assert action(clause("pass"), clause("undecided", NO_VERDICT, "code_length")) == "adopt"
+    assert action(clause("pass"), clause("undecided", gate="code_length")) == "keep out"
+    assert action(clause("undecided"), clause("pass", gate="warnings")) == "keep out"
+
+
+def test_a_base_that_leaves_its_law_stops_the_ladder_at_every_step() -> None:
+    for step in (BASE_STEP, "change"):
+        assert action(clause("pass"), clause("fail", gate="base_loss"), step=step) == "stop"
+    assert action(step=BASE_STEP) == action_of(TOGETHER_STEP, []) == "continue"
+
+
+def test_changes_that_interact_stay_and_ones_that_harm_together_are_rolled_back() -> None:
+    interaction = clause("fail", gate="interaction")
+    assert action(clause("pass"), interaction, step=TOGETHER_STEP) == "continue"
+    assert action(clause("fail"), interaction, step=TOGETHER_STEP) == "roll back"
