@@ -118,10 +118,12 @@ def _candidate_text(comparison: ComparisonView) -> str:
     if comparison.verdict == "pass":
         return f"{name} is as good as the baseline, within {margin}: {difference}."
     if comparison.verdict == "fail":
-        return f"{name} is worse than the baseline by more than {margin}: {difference}."
+        by_more = f" by more than {margin}" if comparison.allowed_loss else ""
+        return f"{name} is worse than the baseline{by_more}: {difference}."
+    goal = f"within {margin} of" if comparison.num_rows and comparison.allowed_loss else "as good as"
+    undecided = f"Whether {name} is {goal} the baseline is undecided: {difference}"
     if not comparison.num_rows:
-        return f"Whether {name} is as good as the baseline is undecided: {difference}."
-    undecided = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
+        return f"{undecided}."
     if without := without_interval(comparison.difference):
         return f"{undecided}{without}."
     return f"{undecided}. More rows are needed."

@@ -75,6 +75,24 @@ def test_a_gain_whose_whole_interval_is_above_zero_is_better_and_not_only_as_goo
     assert "as good as" not in comparison_verdict(better_page).sentence
 
 
+@pytest.mark.parametrize(
+    ("verdict", "allowed_loss", "sentence"),
+    [
+        ("undecided", 0.0, "is as good as the baseline is undecided"),
+        ("undecided", 0.05, "is within 5 percentage points of the baseline is undecided"),
+        ("fail", 0.0, "is worse than the baseline: "),
+        ("fail", 0.05, "is worse than the baseline by more than 5 percentage points: "),
+    ],
+)
+def test_a_margin_is_named_where_there_is_one(compared, verdict, allowed_loss, sentence):
+    page = compared(0.05)
+    (candidate,) = page.candidates
+    changes = {"verdict": verdict, "allowed_loss": allowed_loss, "warnings": ()}
+    view = candidate.compared.model_copy(update=changes)
+    judged = type(page)(page.baseline, [type(candidate)(candidate.page, view, candidate.slices)])
+    assert sentence in comparison_verdict(judged).sentence
+
+
 def test_a_comparison_opens_with_what_was_changed(compared):
     page = compared(0.05)
     (candidate,) = page.candidates
