@@ -75,6 +75,8 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
     assert stopped.status == "preempted" and 0 < stopped.step < stopped.total_steps
     with pytest.raises(assay.AssayError, match="a run's recipe never changes") as wrong:
         assay.train("trainer.epochs=1", resume="behind")
+    with pytest.raises(assay.AssayError, match=r"Continue it with assay\.run\('behind'\)\.resume\(\)"):
+        assay.train(tree, run_id="behind")
     assert wrong.value.exit_code == 2
     with pytest.raises(assay.AssayError, match=r"has no metric 'los'\. It has: .*loss"):
         run.curve("los")

@@ -72,6 +72,8 @@ def test_wrong_arguments_of_train_are_named_with_what_to_do(tmp_path: Path) -> N
         assay.train(tmp_path / "recipe.yaml", epochs=2)
     with pytest.raises(assay.AssayError, match=r"^workers=x: expected a number"):
         assay.train(tmp_path / "recipe.yaml", workers="x")
+    with pytest.raises(assay.AssayError, match=r"^the recipe is not valid:\n(.*\n)*  trainer\.epoch .*no such key"):
+        assay.train({"name": "first"}, "trainer.epoch=3")
     with pytest.raises(assay.AssayError, match=r"^take_over=True needs resume=RUN\."):
         assay.train(tmp_path / "recipe.yaml", take_over=True)
 

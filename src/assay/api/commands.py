@@ -88,6 +88,7 @@ def _in_python(message: str, arguments: Sequence[str]) -> str:
     if unknown := re.match(r"No such option '--([\w-]+)'", message):
         keyword = unknown[1].replace("-", "_")
         message = f"There is no keyword '{keyword}'{message[unknown.end() :]} {KEYWORDS}"
+    message = re.sub(r"'assay train --resume (\S+)'", r"assay.run('\1').resume()", message)
     options = _options_of(arguments)
 
     def keyword_of(found: re.Match[str]) -> str:

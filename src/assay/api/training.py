@@ -149,10 +149,10 @@ def train(
     """
     if isinstance(recipe, str | Path):
         return Run(start_training([str(recipe), *overrides], workers, options))
-    checked = recipe if isinstance(recipe, Recipe) else Recipe(recipe)
+    checked = Recipe(recipe.values if isinstance(recipe, Recipe) else recipe, *overrides)
     with tempfile.TemporaryDirectory() as folder:
         file = checked.save(Path(folder) / "recipe.yaml")
-        return Run(start_training([str(file), *overrides], workers, options))
+        return Run(start_training([str(file)], workers, options))
 
 
 def runs() -> list[Run]:
