@@ -94,7 +94,7 @@ class SimulatedCluster:
             self.ranks, method_of(recipe.method), loader_of(recipe), recipe.trainer, recipe.seed, log, clock,
             is_stopping=lambda: recorder.is_stopping,
         )  # fmt: skip
-        meeting = Meeting(meeting_store, self.name, config, clock)
+        meeting = Meeting(meeting_store, self.name, config)
         meeting.announce(announcement(self.run, workers=1))
         state = wait_to_begin(context, meeting, recorder, recipe_sha256=self.run.recipe_sha256)
         assert state is not None

@@ -1,5 +1,6 @@
 """What clusters cannot do is one clear error, before a run or anything in the meeting place is made."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from assay.base.digest import sha256_of_file
 from in_process import AssayAt
 
 Train = Callable[..., str]
@@ -69,3 +71,19 @@ def test_a_fork_of_a_clusters_commit_is_refused(train: Train, tmp_path: Path) ->
     train(clusters=1, code=0)
     error = AssayAt(tmp_path / "home", tmp_path)("train", "--from", "run-a", "outer=null", code=2).err
     assert "run 'run-a' trained a share of the lanes" in error
+
+
+@pytest.mark.parametrize("damage", [lambda change: change.unlink(), lambda change: change.write_bytes(b"")])
+def test_a_damaged_change_is_named_by_audit_and_replay_and_restored(
+    train: Train, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    train(clusters=1, code=0)
+    [part] = json.loads((tmp_path / "meet" / "outer" / "00000002.json").read_text())["parts"]
+    damage(change := tmp_path / "meet" / "changes" / part["change_sha256"])
+    assay = AssayAt(tmp_path / "home", tmp_path)
+    assert f"{change} " in (report := assay("runs", "audit", "run-a", "--deep", code=1)).out + report.err
+    assert "--outer 2 --restore" in report.out + report.err
+    found = assay("runs", "replay", "run-a", "--outer", "2", "--restore").out
+    assert "= outer step 2, cluster a; its change is restored" in found
+    assert sha256_of_file(change) == part["change_sha256"]
+    assay("runs", "audit", "run-a", "--deep")

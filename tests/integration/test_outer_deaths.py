@@ -13,14 +13,15 @@ from assay.records.outer import OuterStep
 from assay.records.replay import PartReplay
 from assay.store.commit_log import CommitLog
 from assay.store.logs.outer_log import outer_log
-from assay.store.objects import open_store
+from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run
 from assay.training.methods.registry import method_of
 from assay.training.outer.cluster import ClusterTrainer
 from assay.training.outer.meeting import Meeting
-from assay.training.outer.replay import OuterReplayer
+from assay.training.outer.replay import replay_cluster
 from assay.training.trainer.context import RankContext
 from clocks import ManualClock
+from lying_store import LyingStore
 from outer_clusters import Life, SimulatedCluster, cluster_run, loader_of, train_clusters
 
 INNER_STEPS = 5
@@ -92,14 +93,14 @@ def replayed(cluster: SimulatedCluster) -> tuple[list[PartReplay], set[str]]:
     """Replay all clusters from the record."""
     recipe, of = cluster.recipe, cluster.run.cluster_of
     assert recipe.outer is not None and of is not None
-    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer, ManualClock())
+    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer)
     context = RankContext(
         cluster.ranks, method_of(recipe.method), loader_of(recipe), recipe.trainer, recipe.seed,
         CommitLog(open_store(cluster.run.store_url)), ManualClock(),
     )  # fmt: skip
     steps = steps_of(cluster)
     names = sorted({part.cluster for step in steps for part in step.parts})
-    found = [OuterReplayer(context, recipe.outer, meeting).replay(name, len(steps)) for name in names]
+    found = [replay_cluster(context, recipe.outer, meeting, name, len(steps)) for name in names]
     return [part for parts, _ in found for part in parts], {digest for _, digest in found}
 
 
@@ -163,6 +164,22 @@ def test_a_stop_while_a_cluster_waits_for_the_others_changes_no_bit(clusters: Cl
     group = clusters("ab", [quiet(stops=3), quiet(step_s=3.0)], folder="stopped", deadline_s=1000.0)
     train_clusters(group, 0)
     assert group[0].outcomes.count("stopped") >= 2
+    assert final_digests(group) == final_digests(undisturbed)
+    check_all(group)
+
+
+def test_changes_that_are_damaged_when_they_are_put_change_no_bit(clusters: Clusters) -> None:
+    undisturbed = clusters("ab", [quiet(), quiet()], folder="undisturbed", deadline_s=1000.0)
+    train_clusters(undisturbed, 0)
+    group = clusters("ab", [quiet(), quiet()], folder="damaged", deadline_s=1000.0)
+    stores: list[LyingStore] = []
+
+    def lying(store: ObjectStore) -> Any:
+        stores.append(LyingStore(store, seed=0, when_put=0.6, later=0.0, most=4))
+        return stores[0]
+
+    train_clusters(group, 0, wrapped=lying)
+    assert stores[0].damages_left == 0
     assert final_digests(group) == final_digests(undisturbed)
     check_all(group)
 

@@ -1,28 +1,33 @@
 """Clusters without tensors at the real meeting place: they die, sleep, come late, and their store fails and lies.
 
-A cluster's weights are the digest of the entries that it applied. Each call of the store is a turn, so two clusters
-try to put the same entry in many orders; clocks differ by hours.
+A cluster's weights are the digest of the entries that it applied, and of the changes that it read. Each call of the
+store is a turn, so two clusters try to put the same entry in many orders; clocks differ by hours.
 """
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from assay.base.errors import DamagedDataError, StoreError
 from assay.records.outer import ClusterAnnounced, LaneSteps, OuterBegan, OuterEntry, OuterPart, OuterStep
 from assay.store.objects import ObjectStore, open_store
 from assay.training.outer.config import OuterConfig
-from assay.training.outer.meeting import Meeting
+from assay.training.outer.meeting import Meeting, damages, named_parts
 from assay.training.outer.state import OuterState
 from clocks import ManualClock
 from failing_store import TROUBLES, FailingStore, patient
 from interleaving import OffClock, Stage
+from lying_store import LyingStore
 from variants import slow, soaked
 
-LANES, LANE_STEPS, POLL_S = 8, 60, 2.0
+LANES, LANE_STEPS, POLL_S, PATIENCE = 8, 60, 2.0, 3
 CONFIG = OuterConfig(every=4, clusters=3, deadline_s=20.0)
+NUM_OUTER_STEPS = LANE_STEPS // CONFIG.every
 MAX_CALLS = 1500
 """Of these calls of a cluster, some fail."""
 
@@ -34,6 +39,8 @@ class Died(BaseException):
 class Cluster:
     """A program that takes outer steps; its fields are what is on its disks."""
 
+    meeting_class: type[Meeting] = Meeting
+
     def __init__(self, name: str, seed: int, *, is_undisturbed: bool = False) -> None:
         self.name = name
         self.rng = random.Random(f"{name} {seed}")
@@ -42,6 +49,8 @@ class Cluster:
         self.num_trained = 0
         """Inner steps since the last outer step."""
         self.longest_wait_s = 0.0
+        self.restored: list[int] = []
+        """Outer steps with changes that an operator had to restore."""
         self.death_rate = 0.0 if is_undisturbed else self.rng.choice([0.0, 0.01, 0.03])
         troubles = {self.rng.randrange(MAX_CALLS): self.rng.choice(TROUBLES) for _ in range(20)}
         self._troubles = {} if is_undisturbed else troubles
@@ -51,12 +60,22 @@ class Cluster:
         reliable = patient(FailingStore(store, self._troubles, manual), manual)
         while self.state is None or not self.state.is_done:
             try:
-                self.attempt(clock, reliable)
-            except Died:
+                with suppress(DamagedDataError):
+                    self.attempt(clock, reliable)
+                self.restore(self.meeting_class(reliable, self.name, CONFIG))
+            except (Died, StoreError):  # an object may go between two calls; the supervisor tries again
                 clock.sleep_s(self.rng.choice([1.0, 10.0, 10 * CONFIG.deadline_s]))
 
+    def restore(self, meeting: Meeting) -> None:
+        """Do what the error says: put the changes of the next outer step again. Their bytes follow from the record."""
+        assert self.state is not None
+        next_entry = meeting.entries()[self.state.outer_step + 1 :][:1]
+        for part, _ in damages(meeting, named_parts(next_entry)):
+            meeting.replace_change(part.change_sha256, change_of(part.cluster, part.outer_step))
+            self.restored.append(part.outer_step)
+
     def attempt(self, clock: OffClock, store: ObjectStore) -> None:
-        meeting = Meeting(store, self.name, CONFIG, clock)
+        meeting = self.meeting_class(store, self.name, CONFIG)
         meeting.announce(announced(self.name))
         began_s = clock.monotonic_s()
         while not self.is_in_progress(meeting, clock.monotonic_s() - began_s):
@@ -67,7 +86,7 @@ class Cluster:
             entry = self.next_entry(meeting, clock)
             self.may_die()
             self.state, self.num_trained = self.state.after(entry), 0
-            self.weights = sha256(f"{self.weights}{entry.to_json()}".encode()).hexdigest()
+            self.weights = next_weights(self.weights, entry, meeting.changes(entry))
 
     def is_in_progress(self, meeting: Meeting, waited_s: float) -> bool:
         return meeting.begin(recipe_sha256="r", num_lanes=LANES, lane_steps=LANE_STEPS, waited_s=waited_s)
@@ -85,8 +104,6 @@ class Cluster:
                 self.may_die()
                 self.num_trained += 1
             meeting.put_part(*self.part(self.state))
-        elif entry is not None:
-            return entry
         elif not lanes:
             meeting.request_lanes(self.state)
         return self.awaited(meeting, clock, self.state)
@@ -94,17 +111,20 @@ class Cluster:
     def awaited(self, meeting: Meeting, clock: OffClock, state: OuterState) -> OuterStep:
         began_s = clock.monotonic_s()
         while True:
-            may_close = clock.monotonic_s() - began_s >= CONFIG.deadline_s
-            entry = meeting.poll(state, may_close=may_close)
+            waited_s = clock.monotonic_s() - began_s
+            may_close = waited_s >= CONFIG.deadline_s
+            must_read = waited_s >= PATIENCE * CONFIG.deadline_s
+            entry = meeting.poll(state, may_close=may_close, must_read=must_read)
             self.longest_wait_s = max(self.longest_wait_s, clock.monotonic_s() - began_s)
             if entry is not None:
                 return entry
-            assert not may_close, "it waits past its deadline"
+            has_entry = len(meeting.entries()) > state.outer_step + 1
+            assert has_entry or not may_close, "it waits past its deadline"
             self.may_die()
             clock.sleep_s(POLL_S)
 
     def part(self, state: OuterState) -> tuple[OuterPart, bytes]:
-        change = f"{self.name} {state.outer_step}".encode()
+        change = change_of(self.name, state.outer_step + 1)
         lanes = state.lanes[self.name]
         part = OuterPart(
             outer_step=state.outer_step + 1, cluster=self.name, weight=1, num_bytes=len(change), inner_s=4.0,
@@ -128,6 +148,20 @@ class CountsLateSteps(Cluster):
         return part.model_copy(update={"lanes": tuple(lanes)}), change
 
 
+class Credulous(Meeting):
+    """Known to be bad: it takes whatever bytes it reads."""
+
+    def change(self, part: OuterPart) -> bytes:
+        key = f"changes/{part.change_sha256}"
+        return self.store.get(key) if self.store.exists(key) else b""
+
+
+class CredulousCluster(Cluster):
+    """Known to be bad: see `Credulous`."""
+
+    meeting_class = Credulous
+
+
 class ReplacingStore:
     """Known to be bad: a store without conditional puts."""
 
@@ -140,6 +174,14 @@ class ReplacingStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def change_of(cluster: str, outer_step: int) -> bytes:
+    return f"{cluster} {outer_step}".encode()
+
+
+def next_weights(weights: str, entry: OuterStep, changes: list[bytes]) -> str:
+    return sha256(f"{weights}{entry.to_json()}{changes}".encode()).hexdigest()
 
 
 def lane_steps(lane: int, from_step: int, to_step: int) -> LaneSteps:
@@ -171,9 +213,20 @@ def simulate(
         stage.add(cluster.body, store, clock)
     stage.play()
     ends = {(cluster.weights, repr(cluster.state)) for cluster in clusters}
-    assert len(ends) == 1, f"seed {seed}: weights differ"
-    check_record(Meeting(store, "a", CONFIG, ManualClock()).entries(), seed)
+    entries = Meeting(store, "a", CONFIG).entries()
+    assert ends == {(final_weights(entries), repr(OuterState.after_entries(entries)))}, f"seed {seed}: weights differ"
+    check_record(entries, seed)
     return clusters
+
+
+def final_weights(entries: tuple[OuterEntry, ...]) -> str:
+    """Return the weights that follow from the record alone."""
+    weights = ""
+    for entry in entries:
+        if isinstance(entry, OuterStep):
+            changes = [change_of(part.cluster, part.outer_step) for part in entry.parts]
+            weights = next_weights(weights, entry, changes)
+    return weights
 
 
 def check_record(entries: tuple[OuterEntry, ...], seed: int) -> None:
@@ -194,6 +247,27 @@ def test_each_lane_step_is_named_once_whatever_happens(first: int) -> None:
         simulate(seed, nap_s=30.0)
 
 
+@pytest.mark.parametrize("first", [0, *slow(10, 50), *soaked(*range(100, 1000, 50))])
+def test_damaged_changes_are_never_used(first: int) -> None:
+    for seed in range(first, first + (50 if first else 10)):
+        simulate(seed, nap_s=30.0, wrapped=partial(LyingStore, seed=seed))
+
+
+def test_a_change_that_is_damaged_when_it_is_put_costs_no_part() -> None:
+    for seed in range(10):
+        lying = partial(LyingStore, seed=seed, later=0.0)
+        clusters = simulate(seed, nap_s=0.0, wrapped=lying, is_undisturbed=True)
+        # Of the last one, the cluster that could put it again may have ended.
+        assert {step for cluster in clusters for step in cluster.restored} <= {NUM_OUTER_STEPS}
+        assert {cluster.state.outer_step for cluster in clusters if cluster.state} == {NUM_OUTER_STEPS}
+
+
+def test_damaged_changes_that_are_used_are_found() -> None:
+    with pytest.raises(Exception, match=r"weights differ|different weights"):
+        for seed in range(50):
+            simulate(seed, nap_s=30.0, make=CredulousCluster, wrapped=partial(LyingStore, seed=seed))
+
+
 def test_nobody_waits_past_its_deadline() -> None:
     for seed in range(20):
         clusters = simulate(seed, nap_s=0.0)
@@ -202,7 +276,7 @@ def test_nobody_waits_past_its_deadline() -> None:
 
 def test_undisturbed_clusters_take_as_few_outer_steps_as_there_are() -> None:
     clusters = simulate(0, nap_s=0.0, is_undisturbed=True)
-    assert {cluster.state.outer_step for cluster in clusters if cluster.state} == {LANE_STEPS // CONFIG.every}
+    assert {cluster.state.outer_step for cluster in clusters if cluster.state} == {NUM_OUTER_STEPS}
 
 
 def test_late_steps_that_count_are_found() -> None:

@@ -115,7 +115,7 @@ def _train_cluster(task: RankTask, recipe: Recipe, context: RankContext, recorde
     """Train this cluster's share of the lanes, and take outer steps with the other clusters."""
     of, config = task.run.cluster_of, recipe.outer
     assert of is not None and config is not None, "a run of a cluster has a recipe with outer steps"
-    meeting = Meeting(open_store(of.meeting_url), of.cluster, config, context.clock)
+    meeting = Meeting(open_store(of.meeting_url), of.cluster, config)
     if context.ranks.rank == 0:
         meeting.announce(announcement(task.run, workers=context.ranks.world_size))
     state = wait_to_begin(context, meeting, recorder, recipe_sha256=task.run.recipe_sha256)

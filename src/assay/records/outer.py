@@ -2,11 +2,12 @@
 
     clusters/CLUSTER.json            a cluster announces itself
     changes/SHA256                   the quantised change of the weights that a cluster trained
+    damaged/SHA256                   a cluster found this change damaged; its own cluster puts it again
     parts/00000012-CLUSTER.json      what it trained between the outer steps 11 and 12
     requests/00000012-CLUSTER.json   a cluster without lanes requests some, from outer step 14 on
     outer/00000012.json              outer step 12: the parts that it consists of, and the lanes of the next one
 
-All are put only if absent, in a store that all clusters reach. Entry 0 of `outer/` begins the run. Of the clusters that
+All are put only if absent, in a store that all clusters reach; what is damaged is replaced. Entry 0 of `outer/` begins the run. Of the clusters that
 put entry N, only one succeeds, and all of them compute outer step N from that entry. No clock decides anything.
 """
 

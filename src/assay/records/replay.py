@@ -128,6 +128,8 @@ class PartReplay(Record):
     cluster: str
     differing: tuple[str, ...]
     """Fields of its part that came out different, e.g. `change_sha256`; empty: equal bits."""
+    is_restored: bool = False
+    """Its change was damaged in the meeting place, and is there again."""
 
 
 class OuterReplayReport(Record):

@@ -11,8 +11,7 @@ the lanes of an absent cluster pass to others.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from assay.base.clock import SystemClock
-from assay.base.errors import AssayError, DamagedDataError, DataError, StoreAwayError
+from assay.base.errors import AssayError, DataError, StoreAwayError
 from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
@@ -20,12 +19,12 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import NO_ROWS, Receipt, receipt
 from assay.records.audit import AuditReport, WeightsDepth
 from assay.records.commit import Commit
-from assay.records.outer import LaneSteps, OuterEntry, OuterPart, OuterStep
+from assay.records.outer import LaneSteps, OuterPart
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit_files import check_files
-from assay.training.outer.meeting import Meeting
+from assay.training.outer.meeting import Meeting, damages, named_parts
 from assay.training.outer.receipts import steps_of_lanes
 from assay.training.outer.state import OuterState
 from assay.training.recipe import Recipe, recipe_of
@@ -36,15 +35,17 @@ def audit_cluster(run: Run, log: CommitLog, commits: Sequence[Commit], weights: 
     of, recipe = run.cluster_of, recipe_of(run)
     assert of is not None and recipe.outer is not None
     problems, not_checked, strays = check_files(run, log, commits, weights)
-    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer, SystemClock())
+    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer)
     entries = meeting.entries()
-    parts = [part for entry in entries if isinstance(entry, OuterStep) for part in entry.parts]
+    parts = named_parts(entries)
     state = None
     try:
         state = OuterState.after_entries(entries) if entries else None
         problems += _problems_of_chain(parts)
-        problems += _problems_of_own_steps(run, log, parts, recipe.outer.every + 1)
-        problems += _problems_of_changes(meeting, entries, weights)
+        own = [part for part in parts if part.cluster == of.cluster]
+        problems += _problems_of_own_steps(log, own, recipe.outer.every + 1)
+        read = {"none": [], "last": entries[-1:], "all": entries}[weights]
+        problems += [str(error) for _, error in damages(meeting, named_parts(read))]
     except StoreAwayError:
         raise
     except AssayError as error:
@@ -136,12 +137,9 @@ def _problems_of_chain(parts: Sequence[OuterPart]) -> Iterator[str]:
         last[part.cluster] = part
 
 
-def _problems_of_own_steps(run: Run, log: CommitLog, parts: Sequence[OuterPart], round_steps: int) -> Iterator[str]:
+def _problems_of_own_steps(log: CommitLog, parts: Sequence[OuterPart], round_steps: int) -> Iterator[str]:
     """The parts of this cluster are what its own commits say."""
-    assert run.cluster_of is not None
     for part in parts:
-        if part.cluster != run.cluster_of.cluster:
-            continue
         first = (part.outer_step - 1) * round_steps
         trained = steps_of_lanes(log, after=first, last=first + round_steps - 1)
         for steps in part.lanes:
@@ -150,16 +148,3 @@ def _problems_of_own_steps(run: Run, log: CommitLog, parts: Sequence[OuterPart],
                     f"outer step {part.outer_step}: this cluster's commits have other rows of lane {steps.lane} than "
                     "the part that it put"
                 )
-
-
-def _problems_of_changes(meeting: Meeting, entries: Sequence[OuterEntry], weights: WeightsDepth) -> Iterator[str]:
-    """The changes that the weights follow from are there, with the bytes of their digests."""
-    steps = [entry for entry in entries if isinstance(entry, OuterStep)]
-    for entry in {"none": [], "last": steps[-1:], "all": steps}[weights]:
-        for part in entry.parts:
-            try:
-                meeting.change(part)
-            except StoreAwayError:
-                raise
-            except (AssayError, DamagedDataError) as error:
-                yield f"outer step {part.outer_step}: the change of cluster '{part.cluster}': {error}"

@@ -104,7 +104,7 @@ def plan_run(
     store_url = absolute_store(store_url) if store_url else run.store_url
     run = run.model_copy(update={"store_url": store_url, "folders": digests, "cluster_of": cluster_of})
     if cluster_of is not None and recipe.outer is not None:
-        meeting = Meeting(open_store(cluster_of.meeting_url), cluster_of.cluster, recipe.outer, SystemClock())
+        meeting = Meeting(open_store(cluster_of.meeting_url), cluster_of.cluster, recipe.outer)
         meeting.check(announcement(run, workers=world_size))
         check_puts(meeting.store)
     return run

@@ -29,6 +29,7 @@ _AS_WRITTEN = (
     metavar="N",
     help="Outer step to replay instead, or 'all': every cluster's part, from the record where the clusters met.",
 )
+@click.option("--restore", is_flag=True, help="With --outer: put changes that are damaged where clusters meet again.")
 @click.option("--through", type=int, help="Continue to this step, e.g. one whose weights are on record.")
 @click.option("--lane", type=int, help="Also compute this lane of the step separately.")
 @click.option("--attempt", type=int, help="Attempt to compare with; by default the one that committed the step.")
@@ -46,6 +47,7 @@ def replay(
     run_id: str,
     step: int | None,
     outer: str | None,
+    restore: bool,
     through: int | None,
     lane: int | None,
     attempt: int | None,
@@ -68,8 +70,10 @@ def replay(
     """
     others = {"through": through, "attempt": attempt, "lane": lane, "bisect": bisect, "explain": explain, "keep": keep}
     _check_options(run_id, step, outer, {**others, "watch": watch, "audit-ops": audit_ops})
+    if restore and outer is None:
+        raise ConfigError("--restore is for --outer N: it puts changes of an outer step again.")
     if outer is not None:
-        _replay_outer(run_id, outer, as_json=as_json)
+        _replay_outer(run_id, outer, restores=restore, as_json=as_json)
     assert step is not None
     if is_session(run_id):
         _replay_session(run_id, step, through, watch=watch, audit_ops=audit_ops, as_json=as_json)
@@ -128,13 +132,14 @@ def _check_options(run_id: str, step: int | None, outer: str | None, others: Map
         raise ConfigError(f"--{for_runs[0]} is for runs. Leave it out for a session.")
 
 
-def _replay_outer(run_id: str, outer: str, *, as_json: bool) -> NoReturn:
+def _replay_outer(run_id: str, outer: str, *, restores: bool, as_json: bool) -> NoReturn:
     if outer != "all" and not outer.isdecimal():
         raise ConfigError(f"--outer {outer}: give the number of an outer step, or 'all'.")
     from assay.workflows.outer.replay import replay_outer
     from assay.workflows.run import load_run
 
-    report = replay_outer(load_run(current_home(), run_id), None if outer == "all" else int(outer))
+    outer_step = None if outer == "all" else int(outer)
+    report = replay_outer(load_run(current_home(), run_id), outer_step, restores=restores)
     print_view(report, lambda found: click.echo(_outer_text(found)), as_json=as_json)
     sys.exit(1 if report.verdict == "differs" else 0)
 
@@ -146,7 +151,7 @@ def _outer_text(report: "OuterReplayReport") -> str:
     head = f"{_verdict_text(report.verdict)}  {report.run_id}, {steps}: {len(report.parts)} parts of clusters"
     lines = [
         f"  {'≠' if part.differing else '='} outer step {part.outer_step}, cluster {part.cluster}"
-        + (f": {', '.join(part.differing)}" if part.differing else "")
+        + (f": {', '.join(part.differing)}" if part.differing else "; its change is restored" * part.is_restored)
         for part in report.parts
     ]
     if report.weights is not None:

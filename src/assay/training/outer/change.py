@@ -11,7 +11,7 @@ threads.
 import json
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -35,13 +35,6 @@ METADATA = "change"
 CODE_TYPES = {4: torch.uint8, 8: torch.int8, 16: torch.int16, 32: torch.float32}
 
 Change = dict[str, Shaped[Tensor, "..."]]
-
-
-class _Header(NamedTuple):
-    """What the metadata of a file says."""
-
-    bits: int
-    shapes: dict[str, tuple[int, ...]]
 
 
 def encode(change: Mapping[str, Float32[Tensor, "..."]], bits: Bits) -> bytes:
@@ -68,19 +61,19 @@ def encode(change: Mapping[str, Float32[Tensor, "..."]], bits: Bits) -> bytes:
 def decode(data: bytes) -> Change:
     """Return the change of the weights in a file, in float32. Raises `DamagedDataError` if it is not a change."""
     try:
-        tensors, header = load(data), _header(data)
+        tensors, (bits, shapes) = load(data), _header(data)
         codes, scales = tensors["codes"], tensors["scales"].float()
-        sizes = [prod(shape) for shape in header.shapes.values()]
-        _check_sizes(codes, scales, header.bits, sizes)
+        sizes = [prod(shape) for shape in shapes.values()]
+        _check_sizes(codes, scales, bits, sizes)
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedDataError(
             f"this object is not a change of weights that assay wrote: {error}. Restore it in the meeting place, and "
             "train all clusters with the same version of assay."
         ) from error
-    if header.bits == 4:
+    if bits == 4:
         codes = _unpacked(codes)[: sum(sizes)]
-    values = torch.split(codes, sizes) if header.bits == 32 else _dequantised(codes, scales, sizes)
-    return {name: value.reshape(shape) for (name, shape), value in zip(header.shapes.items(), values, strict=True)}
+    values = torch.split(codes, sizes) if bits == 32 else _dequantised(codes, scales, sizes)
+    return {name: value.reshape(shape) for (name, shape), value in zip(shapes.items(), values, strict=True)}
 
 
 def _check_finite(name: str, values: Float32[Tensor, "value"]) -> None:
@@ -133,10 +126,11 @@ def _unpacked(packed: Num[Tensor, "byte"]) -> Num[Tensor, "code"]:
     return torch.stack([packed & 15, packed >> 4], dim=1).flatten().to(torch.int8) - 8
 
 
-def _header(data: bytes) -> _Header:
+def _header(data: bytes) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """Return the bits and the shapes that the metadata of a file says."""
     length = int.from_bytes(data[:8], "little")
     tree: Any = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][METADATA])
-    return _Header(int(tree["bits"]), {str(name): tuple(shape) for name, shape in tree["shapes"].items()})
+    return int(tree["bits"]), {str(name): tuple(shape) for name, shape in tree["shapes"].items()}
 
 
 def _check_sizes(codes: Num[Tensor, "..."], scales: Shaped[Tensor, "..."], bits: int, sizes: Sequence[int]) -> None:

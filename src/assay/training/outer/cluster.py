@@ -12,7 +12,6 @@ must arrive at the same change.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch.distributed as dist
@@ -23,8 +22,7 @@ from assay.base.units import duration_text
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit
-from assay.records.outer import OUTER_CLASSES, LaneSteps, OuterEntry, OuterPart, OuterStep
-from assay.records.record import record_of_kind
+from assay.records.outer import LaneSteps, OuterBegan, OuterPart, OuterStep
 from assay.training.checkpoint.parts import OPTIMIZER, StatefulPart
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.outer.change import decode, encode
@@ -40,8 +38,8 @@ from assay.training.trainer.trainer import Outcome, Recorder, Trainer, TrainingP
 POLL_S = 0.2
 """Seconds between two looks at the meeting place."""
 PATIENCE = 3
-"""A cluster without lanes takes an outer step alone after this many times the longest inner run, or the deadline."""
-
+"""A cluster without lanes takes an outer step alone after this many times the longest inner run, or the deadline. So
+many deadlines a damaged change is waited for."""
 
 Value = TypeVar("Value")
 
@@ -81,8 +79,8 @@ class ClusterTrainer:
         inner_config = context.config.model_copy(update={"evaluate_every": None})
         self._context = replace(context, config=inner_config, schedule_step=self._schedule_step)
         self._ranks = context.ranks
-        self._num_lanes = context.loader.config.lanes
-        self._step = self._committed_step = 0
+        self.step = self._committed_step = 0
+        """Steps done, inner and outer."""
         self._inner_s = 0.0
         self._state = state
         self._inner = self._built(self._slots)
@@ -91,8 +89,8 @@ class ClusterTrainer:
         """Restore a commit of this cluster, and the state of all lanes at it."""
         if commit is None:
             return
-        self._step = self._committed_step = commit.step
-        entries = self._entries()
+        self.step = self._committed_step = commit.step
+        entries = from_rank_0(self._ranks, self._meeting.entries)
         outer_step = commit.step // self._round_steps
         if len(entries) <= outer_step:
             raise DamagedDataError(
@@ -118,35 +116,28 @@ class ClusterTrainer:
     def parts(self) -> RankParts:
         return self._inner.parts
 
-    @property
-    def step(self) -> int:
-        """Steps done, inner and outer."""
-        return self._step
-
     def _take_outer_step(self) -> Outcome:
         """Take the next outer step: with a part of this cluster, unless it is too late or has no lanes."""
         number = self._state.outer_step + 1
-        entry = next((item for item in self._entries()[number:] if isinstance(item, OuterStep)), None)
-        part = change = None
-        must_meet = entry is None
-        if self._state.unfinished(self._lanes) and (entry is None or self._is_named(entry)):
+        entry = from_rank_0(self._ranks, lambda: next(iter(self._meeting.entries()[number:]), None))
+        assert not isinstance(entry, OuterBegan)
+        has_part = bool(self._state.unfinished(self._lanes)) and (entry is None or self._is_named(entry))
+        if has_part:
             if self._train_inner() == "stopped":
                 return "stopped"
-            change = encode(self._inner.outer.change(), self._config.bits)
-            part = self._part(change)
-            must_meet = True
-        if must_meet:
-            entry = self._meet(part, change)
-        if entry is None:
+            if self._ranks.rank == 0:
+                self._check_deadline()
+                self._put_part()
+        if (entry := self._wait_for_entry(has_part=has_part)) is None:
             return "stopped"
-        self._apply(entry, part, change)
+        self._apply(entry)
         return "finished"
 
     def _train_inner(self) -> Outcome:
         """Train the inner steps that are left before the next outer step."""
         first = self._state.outer_step * self._round_steps
         last = first + max(end - start for start, end in map(self._state.planned, self._lanes))
-        loader, inner, done = self._context.loader, self._inner, self._step - first
+        loader, inner, done = self._context.loader, self._inner, self.step - first
         trainer = Trainer(
             self._context,
             inner.parts.stepper,
@@ -160,19 +151,16 @@ class ClusterTrainer:
         )
         began_s = self._context.clock.monotonic_s()
         cursor = loader.cursor_at(self._state.schedule_step + done)
-        outcome = trainer.train(TrainingPosition(self._step, cursor), last)
+        outcome = trainer.train(TrainingPosition(self.step, cursor), last)
         self._inner_s = self._context.clock.monotonic_s() - began_s
         if outcome == "finished":
-            self._step = self._committed_step = last
+            self.step = self._committed_step = last
         return outcome
 
-    def _part(self, change: bytes) -> OuterPart | None:
-        """Return the part of the inner steps that were trained; None on other ranks than 0."""
-        if self._ranks.rank != 0:
-            return None
+    def _put_part(self) -> None:
+        """Put the change of the weights, and what the inner steps trained."""
         outer, state = self._inner.outer, self._state
-        first = state.outer_step * self._round_steps
-        trained = steps_of_lanes(self._context.log, after=first, last=self._step)
+        trained = steps_of_lanes(self._context.log, after=state.outer_step * self._round_steps, last=self.step)
         lanes = [
             LaneSteps(
                 lane=lane, from_step=start, to_step=end, num_rows=rows.num_rows, rows_digest=f"{rows.digest:016x}"
@@ -180,7 +168,8 @@ class ClusterTrainer:
             for lane in self._lanes
             for (start, end), rows in [(state.planned(lane), trained[lane])]
         ]
-        return OuterPart(
+        change = encode(outer.change(), self._config.bits)
+        part = OuterPart(
             outer_step=state.outer_step + 1,
             cluster=self._meeting.cluster,
             lanes=tuple(lanes),
@@ -192,52 +181,41 @@ class ClusterTrainer:
             last_moments_digest=outer.moments_digest(),
             inner_s=self._inner_s,
         )
+        self._meeting.put_part(part, change)
 
-    def _meet(self, part: OuterPart | None, change: bytes | None) -> OuterStep | None:
-        """Put this cluster's part, and wait for the entry of the outer step; None after a stop request."""
-        clock, rank = self._context.clock, self._ranks.rank
-        began_s = clock.monotonic_s()
-        deadline_s = self._config.deadline_s
-        if rank == 0:
-            if part is not None and change is not None:
-                self._check_deadline()
-                self._meeting.put_part(part, change)
-            else:
-                deadline_s = PATIENCE * max([deadline_s, *self._inner_seconds()])
-                if not self._lanes:
-                    self._meeting.request_lanes(self._state)
-        while True:
-            self._recorder.phase("communication")
-            may_close = clock.monotonic_s() - began_s >= deadline_s
-            if text := from_rank_0(self._ranks, partial(self._polled, may_close=may_close)):
-                return OuterStep.from_json(text, source="the entry on rank 0")
-            if any(flag for (flag,) in self._ranks.all_gather_numbers([self._context.is_stopping()])):
-                return None
-            clock.sleep_s(min(POLL_S, deadline_s / 10))
+    def _wait_for_entry(self, *, has_part: bool) -> OuterStep | None:
+        """Wait for the entry of the outer step, or put it; None after a stop request."""
+        meeting, state, deadline_s = self._meeting, self._state, self._config.deadline_s
+        if not has_part and self._ranks.rank == 0:
+            last = meeting.entries()[-1]
+            inner_s = [part.inner_s for part in last.parts] if isinstance(last, OuterStep) else []
+            deadline_s = PATIENCE * max([deadline_s, *inner_s])
+            if not self._lanes:
+                meeting.request_lanes(state)
 
-    def _polled(self, *, may_close: bool) -> str:
-        entry = self._meeting.poll(self._state, may_close=may_close)
-        return "" if entry is None else entry.to_json()
+        def poll(waited_s: float) -> OuterStep | None:
+            # The cluster of a damaged change puts it again when it has trained its next inner steps.
+            must_read = waited_s >= PATIENCE * deadline_s
+            return meeting.poll(state, may_close=waited_s >= deadline_s, must_read=must_read)
 
-    def _apply(self, entry: OuterStep, part: OuterPart | None, change: bytes | None) -> None:
+        return wait_for(self._context, self._recorder, poll, pause_s=min(POLL_S, deadline_s / 10))
+
+    def _apply(self, entry: OuterStep) -> None:
         """Compute the outer weights from the entry's parts, and go on from them."""
         self._recorder.phase("communication")
-        own = {part.change_sha256: change} if part is not None else {}
-        data = from_rank_0(
-            self._ranks, lambda: [own.get(item.change_sha256) or self._meeting.change(item) for item in entry.parts]
-        )
+        changes = from_rank_0(self._ranks, lambda: self._meeting.changes(entry))
         inner, parts = self._inner, self._inner.parts
         if self._is_named(entry):
             inner.outer.accept_moments()
         else:
             inner.outer.return_to_moments()
         inner.outer.take_step(
-            [(item.weight, decode(item_data)) for item, item_data in zip(entry.parts, data, strict=True)]
+            [(part.weight, decode(change)) for part, change in zip(entry.parts, changes, strict=True)]
         )
         parts.weights_changed()
         self._state = self._state.after(entry)
-        self._step = entry.outer_step * self._round_steps
-        self._recorder.log(self._step, {"outer_step": entry.outer_step, "clusters": len(entry.parts)})
+        self.step = entry.outer_step * self._round_steps
+        self._recorder.log(self.step, {"outer_step": entry.outer_step, "clusters": len(entry.parts)})
         self._resize()
         if self._state.is_done or self._is_evaluated(entry.outer_step):
             self._commit(entry.outer_step)
@@ -247,18 +225,18 @@ class ClusterTrainer:
         metric = None
         if self._is_evaluated(outer_step):
             self._recorder.phase("evaluation")
-            metric = self._evaluate(self._inner.parts, self._step)
+            metric = self._evaluate(self._inner.parts, self.step)
         self._recorder.phase("checkpoint")
         self._recorder.sync()
         self._inner.saver.begin(
-            step=self._step,
+            step=self.step,
             cursor=self._context.loader.cursor_at(self._state.schedule_step),
             from_step=self._committed_step,
             receipts=LaneReceipts(),
             metric=metric,
         )
         self._inner.saver.wait()
-        self._committed_step = self._step
+        self._committed_step = self.step
 
     def _is_evaluated(self, outer_step: int) -> bool:
         interval = self._evaluate_every
@@ -275,7 +253,8 @@ class ClusterTrainer:
 
     @property
     def _slots(self) -> tuple[int, ...]:
-        return slots_of(self._lanes, num_lanes=self._num_lanes, world_size=self._ranks.world_size)
+        num_lanes = self._context.loader.config.lanes
+        return slots_of(self._lanes, num_lanes=num_lanes, world_size=self._ranks.world_size)
 
     def _is_named(self, entry: OuterStep) -> bool:
         return any(part.cluster == self._meeting.cluster for part in entry.parts)
@@ -286,11 +265,6 @@ class ClusterTrainer:
         # Lanes that lag behind have inner steps left when the mean position is close to the last step.
         return min(self._state.schedule_step + num_inner, self._state.lane_steps)
 
-    def _inner_seconds(self) -> list[float]:
-        """Return the durations of the inner steps in the last entry."""
-        last = self._meeting.entries()[-1]
-        return [part.inner_s for part in last.parts] if isinstance(last, OuterStep) else []
-
     def _check_deadline(self) -> None:
         """Raise `ConfigError` if the deadline is shorter than the first inner steps took."""
         is_first = self._state.outer_step == 0 and not self._context.is_replay
@@ -300,9 +274,6 @@ class ClusterTrainer:
                 f"{duration_text(self._inner_s)} here, so a cluster that dies once would miss every deadline. Use "
                 f"outer.deadline_s={2 * self._inner_s:.0f} or more, or fewer inner steps (outer.every)."
             )
-
-    def _entries(self) -> list[OuterEntry]:
-        return entries_on_all_ranks(self._ranks, self._meeting)
 
     def _built(self, slots: tuple[int, ...]) -> _Inner:
         shares = LaneShares(len(slots), self._ranks.world_size)
@@ -328,29 +299,27 @@ def wait_to_begin(
     context: RankContext, meeting: Meeting, recorder: Recorder, *, recipe_sha256: str
 ) -> OuterState | None:
     """Wait until the run has begun; return the state before the first outer step, or None after a stop request."""
+    num_lanes, lane_steps = context.loader.config.lanes, context.num_steps
+
+    def begin(waited_s: float) -> OuterBegan | None:
+        return meeting.begin(recipe_sha256=recipe_sha256, num_lanes=num_lanes, lane_steps=lane_steps, waited_s=waited_s)
+
+    began = wait_for(context, recorder, begin, pause_s=POLL_S)
+    return None if began is None else OuterState.after_entries([began])
+
+
+def wait_for(
+    context: RankContext, recorder: Recorder, look: Callable[[float], Value | None], *, pause_s: float
+) -> Value | None:
+    """Return what `look`, with the seconds waited so far, finds on rank 0; None after a stop request."""
     ranks, clock = context.ranks, context.clock
     began_s = clock.monotonic_s()
-
-    def begin() -> bool:
-        return meeting.begin(
-            recipe_sha256=recipe_sha256,
-            num_lanes=context.loader.config.lanes,
-            lane_steps=context.num_steps,
-            waited_s=clock.monotonic_s() - began_s,
-        )
-
-    while not from_rank_0(ranks, begin):
+    while True:
         recorder.phase("communication")
-        if any(flag for (flag,) in ranks.all_gather_numbers([context.is_stopping()])):
-            return None
-        clock.sleep_s(POLL_S)
-    return OuterState.after_entries(entries_on_all_ranks(ranks, meeting)[:1])
-
-
-def entries_on_all_ranks(ranks: Ranks, meeting: Meeting) -> list[OuterEntry]:
-    """Return the entries of the log of outer steps; all ranks call this together."""
-    texts = from_rank_0(ranks, lambda: [entry.to_json() for entry in meeting.entries()])
-    return [record_of_kind(OUTER_CLASSES.values(), text, source="an entry on rank 0") for text in texts]
+        found = from_rank_0(ranks, lambda: look(clock.monotonic_s() - began_s))
+        if found is not None or any(flag for (flag,) in ranks.all_gather_numbers([context.is_stopping()])):
+            return found
+        clock.sleep_s(pause_s)
 
 
 def from_rank_0(ranks: Ranks, make: Callable[[], Value]) -> Value:

@@ -3,15 +3,18 @@
 `poll` is the only decision: whoever sees all parts of an outer step, or those that are there at its deadline, puts the
 entry. Of several clusters one succeeds, and the others read what it put. Waiting is measured on one cluster's own
 monotonic clock, so clocks that differ change nothing.
+
+A cluster reads the changes of the others while it waits, and names only those that have the digest of their part. It
+does not read its own back, which would cost as much of the link again. Whoever finds a damaged one reports it, and its
+cluster puts it again from memory.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from assay.base.clock import Clock
 from assay.base.config import changed_leaves
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError, DataError, StoreError
+from assay.base.errors import ConfigError, DamagedDataError, DataError, StoreError
 from assay.records.outer import ClusterAnnounced, OuterBegan, OuterEntry, OuterPart, OuterStep
 from assay.records.run import Run
 from assay.store.logs.outer_log import outer_log
@@ -26,12 +29,15 @@ READS = 3
 class Meeting:
     """One cluster's view of the meeting place."""
 
-    def __init__(self, store: ObjectStore, cluster: str, config: OuterConfig, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, cluster: str, config: OuterConfig) -> None:
         self.store = store
         self.cluster = cluster
         self._config = config
-        self._clock = clock
         self._log = outer_log(store)
+        self._changes: dict[str, bytes] = {}
+        """By digest: intact changes of the next outer step, and this cluster's own of the last one."""
+        self._reported: dict[str, DamagedDataError] = {}
+        """By digest: changes that this cluster found damaged."""
 
     def entries(self) -> tuple[OuterEntry, ...]:
         """Return all entries of the log of outer steps."""
@@ -64,13 +70,12 @@ class Meeting:
         found = [ClusterAnnounced.from_json(self.store.get(key), source=key) for key in keys]
         return {item.cluster: item for item in found}
 
-    def begin(self, *, recipe_sha256: str, num_lanes: int, lane_steps: int, waited_s: float) -> bool:
+    def begin(self, *, recipe_sha256: str, num_lanes: int, lane_steps: int, waited_s: float) -> OuterBegan | None:
         """Begin the run unless it has begun: with all clusters, or after the deadline with those that are there.
 
-        Returns whether it has begun.
+        Returns the first entry; None if the run has not begun.
         """
         here = self.announcements()
-        own = here[self.cluster]
         must_wait = len(here) < self._config.clusters and waited_s < self._config.deadline_s
 
         def decide(entries: tuple[OuterEntry, ...] | None) -> OuterEntry | None:
@@ -80,69 +85,94 @@ class Meeting:
             _check_lanes(num_lanes, workers)
             return OuterBegan(
                 recipe_sha256=recipe_sha256,
-                dataset_fingerprint=own.dataset_fingerprint,
+                dataset_fingerprint=here[self.cluster].dataset_fingerprint,
                 inner_steps=self._config.every,
                 lane_steps=lane_steps,
                 lanes=divided(range(num_lanes), workers),
             )
 
-        entries = self._log.append(decide)
-        if not entries:
-            return False
-        began = entries[0]
-        assert isinstance(began, OuterBegan)
-        if began.recipe_sha256 != recipe_sha256:
+        began = next(iter(self._log.append(decide) or ()), None)
+        assert not isinstance(began, OuterStep)
+        if began is not None and began.recipe_sha256 != recipe_sha256:
             raise ConfigError(f"{self.store.url}: another recipe is trained there. Meet in another folder.")
-        return True
+        return began
 
     def request_lanes(self, state: OuterState) -> None:
-        """Request lanes for this cluster, which has none."""
-        self.store.put_if_absent(f"requests/{state.outer_step:08d}-{self.cluster}.json", b"{}")
+        """Request lanes for this cluster, which has none, unless the next outer step is over."""
+        if len(self.entries()) <= state.outer_step + 1:
+            self.store.put_if_absent(f"requests/{state.outer_step:08d}-{self.cluster}.json", b"{}")
 
     def put_part(self, part: OuterPart, change: bytes) -> None:
         """Put a part with its change. Raises `DataError` if this cluster put another one for this outer step."""
+        self._changes[part.change_sha256] = change
         self.store.put_if_absent(_change_key(part.change_sha256), change)
-        key = _part_key(part.outer_step, self.cluster)
-        if self.store.put_if_absent(key, part.to_sealed_json().encode()):
+        key, data = _part_key(part.outer_step, self.cluster), part.to_sealed_json().encode()
+        if self.store.put_if_absent(key, data):
             return
-        found = OuterPart.from_json(self.store.get(key), source=key)
-        if found.model_copy(update={"inner_s": part.inner_s}) != part:
-            names = [name for name in type(part).model_fields if getattr(found, name) != getattr(part, name)]
+        found = self._part(part.outer_step, self.cluster)
+        if found is None:
+            self.store.put(key, data)
+        elif differing := differences(found, part):
             raise DataError(
                 f"{key}: this cluster trained outer step {part.outer_step} before and again now, with other results "
-                f"({', '.join(names)}). Its machines differ in their arithmetic, or another process trains as cluster "
-                f"'{self.cluster}'."
+                f"({', '.join(differing)}). Its machines differ in their arithmetic, or another process trains as "
+                f"cluster '{self.cluster}'."
             )
 
+    def replace_change(self, sha256: str, change: bytes) -> None:
+        """Replace a damaged change by the bytes that have its digest."""
+        self.store.put(_change_key(sha256), change)
+        self.store.delete(_report_key(sha256))
+
     def change(self, part: OuterPart) -> bytes:
-        """Return the quantised change of a part. Raises `StoreError` if its bytes are not those of its digest."""
-        key = _change_key(part.change_sha256)
-        for _ in range(READS):
-            data = self.store.get(key)
-            if sha256_of_bytes(data) == part.change_sha256:
-                return data
-        raise StoreError(
-            f"{self.store.url}/{key}: its bytes have not the digest of their name, {READS} times in a row. The store "
-            "or the connection corrupts data: restore the object, or have the connection repaired."
+        """Return the quantised change of a part. Raises `DamagedDataError` if it is missing or has another digest."""
+        key, problem = _change_key(part.change_sha256), "is missing"
+        for reads_left in reversed(range(READS)):
+            try:
+                change = self.store.get(key)
+            except StoreError:
+                if reads_left or not self.store.exists(key):
+                    continue  # it is missing, or was until now
+                raise
+            if (sha256 := sha256_of_bytes(change)) == part.change_sha256:
+                return change
+            problem = f"has the digest {sha256[:12]}…, not that of its name"
+        raise DamagedDataError(
+            f"{self.store.url}/{key} {problem}: it is the change of cluster '{part.cluster}' in outer step "
+            f"{part.outer_step}. Train it again and put it there, on any cluster: assay runs replay RUN --outer "
+            f"{part.outer_step} --restore"
         )
 
-    def poll(self, state: OuterState, *, may_close: bool) -> OuterStep | None:
+    def changes(self, entry: OuterStep) -> list[bytes]:
+        """Return the changes of an entry that `poll` returned, and forget all but this cluster's own."""
+        found = [self._changes[part.change_sha256] for part in entry.parts]
+        own = {part.change_sha256 for part in entry.parts if part.cluster == self.cluster}
+        self._changes = {sha256: self._changes[sha256] for sha256 in own}
+        return found
+
+    def poll(self, state: OuterState, *, may_close: bool, must_read: bool = False) -> OuterStep | None:
         """Return the entry of the outer step after `state`, or None if it has to be waited for.
 
-        Puts the entry if all expected parts are there, or with `may_close` those that are.
+        Puts the entry if all expected parts are there, or with `may_close` those that are. Damaged ones are not there.
+        If a change that the entry names is damaged, it is waited for; with `must_read`, raises `DamagedDataError`.
         """
         number = state.outer_step + 1
+        self._replace_reported()
         entries = self.entries()
         if len(entries) <= number:
             expected = state.expected()
-            parts = [part for cluster in expected if (part := self._part(number, cluster)) is not None]
+            found = [self._part(number, cluster) for cluster in expected]
+            parts = [part for part in found if part is not None and self._is_intact(part, must_read=may_close)]
             if len(parts) < len(expected) and not may_close:
                 return None
             entry = self._next_entry(state, parts)
             entries = self._log.append(lambda found: entry if len(found or ()) == number else None) or ()
         step = entries[number]
         assert isinstance(step, OuterStep)
-        return step
+        damaged = [part for part in step.parts if not self._is_intact(part, must_read=must_read)]
+        if damaged and must_read:
+            raise self._reported[damaged[0].change_sha256]
+        return None if damaged else step
 
     def _next_entry(self, state: OuterState, parts: Sequence[OuterPart]) -> OuterStep:
         digests = {part.weights_digest for part in parts}
@@ -159,8 +189,57 @@ class Meeting:
         return state.next_entry(parts, workers, requests, absent_after=self._config.absent_after)
 
     def _part(self, outer_step: int, cluster: str) -> OuterPart | None:
+        """Return a part; None if it is not there, or damaged."""
         key = _part_key(outer_step, cluster)
-        return OuterPart.from_json(self.store.get(key), source=key) if self.store.exists(key) else None
+        try:
+            return OuterPart.from_json(self.store.get(key), source=key) if self.store.exists(key) else None
+        except DataError:
+            return None
+
+    def _is_intact(self, part: OuterPart, *, must_read: bool) -> bool:
+        """Return whether a part's change is in memory or can be read; report it if not.
+
+        A reported change is read again once it was replaced, or if it must be.
+        """
+        sha256 = part.change_sha256
+        if sha256 in self._changes:
+            return True
+        if sha256 in self._reported and not must_read and self.store.exists(_report_key(sha256)):
+            return False
+        try:
+            self._changes[sha256] = self.change(part)
+        except DamagedDataError as error:
+            self._reported[sha256] = error
+            self.store.put_if_absent(_report_key(sha256), b"{}")
+            return False
+        return True
+
+    def _replace_reported(self) -> None:
+        """Replace the changes that were reported as damaged, if this cluster has them in memory."""
+        for item in [*self.store.list("damaged/")]:
+            sha256 = item.key.rpartition("/")[2]
+            if sha256 in self._changes:
+                self.replace_change(sha256, self._changes[sha256])
+
+
+def differences(part: OuterPart, other: OuterPart) -> tuple[str, ...]:
+    """Return the fields in which two parts differ, except for the time that they took."""
+    fields = [name for name in OuterPart.model_fields if name != "inner_s"]
+    return tuple(name for name in fields if getattr(part, name) != getattr(other, name))
+
+
+def named_parts(entries: Iterable[OuterEntry]) -> list[OuterPart]:
+    """Return the parts that entries name, in their order."""
+    return [part for entry in entries if isinstance(entry, OuterStep) for part in entry.parts]
+
+
+def damages(meeting: Meeting, parts: Iterable[OuterPart]) -> Iterator[tuple[OuterPart, DamagedDataError]]:
+    """Yield the parts whose changes are damaged."""
+    for part in parts:
+        try:
+            meeting.change(part)
+        except DamagedDataError as error:
+            yield part, error
 
 
 def check_puts(store: ObjectStore) -> None:
@@ -194,6 +273,10 @@ def announcement(run: Run, *, workers: int) -> ClusterAnnounced:
 
 def _change_key(sha256: str) -> str:
     return f"changes/{sha256}"
+
+
+def _report_key(sha256: str) -> str:
+    return f"damaged/{sha256}"
 
 
 def _part_key(outer_step: int, cluster: str) -> str:

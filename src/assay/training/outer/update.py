@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from assay.base.errors import DamagedDataError
 from assay.base.shapes import Float
 from assay.training.outer.config import AverageConfig, OuterOptimizerConfig
 
@@ -39,7 +38,7 @@ class OuterOptimizer:
     @torch.no_grad()
     def update(self, weights: Tensors, momentum: Tensors, changes: Sequence[WeightedChange]) -> None:
         """Update float32 weights and momentum in place; the order of the changes decides the rounding."""
-        _check_names(weights, changes)
+        assert all(change.keys() == weights.keys() for _, change in changes), "all began with the same weights"
         for name, weight in weights.items():
             mean = _mean([(share, change[name]) for share, change in changes])
             if isinstance(self._config, AverageConfig):
@@ -55,14 +54,3 @@ def _mean(changes: Sequence[tuple[int, Float[Tensor, "..."]]]) -> Float[Tensor, 
     for weight, change in changes:
         total.add_(change.double().mul_(weight))
     return total.div_(sum(weight for weight, _ in changes)).float()
-
-
-def _check_names(weights: Tensors, changes: Sequence[WeightedChange]) -> None:
-    for _, change in changes:
-        for name, weight in weights.items():
-            if name not in change or change[name].shape != weight.shape:
-                found = f"the shape {list(change[name].shape)}" if name in change else "no such weight"
-                raise DamagedDataError(
-                    f"a cluster's change has {found} for '{name}', this model {list(weight.shape)}. Train all clusters "
-                    "with one recipe and one version of assay."
-                )

@@ -16,15 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from assay.base.shapes import Float, UInt8
+from assay.base.shapes import UInt8
 from assay.training.checkpoint.parts import State, StatefulPart
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.outer.config import OuterOptimizerConfig
-from assay.training.outer.update import OuterOptimizer
+from assay.training.outer.update import OuterOptimizer, Tensors, WeightedChange
 
 OUTER = "outer"
 """Name of the part in a commit."""
-Weights = dict[str, Float[Tensor, "..."]]
 
 
 class OuterWeights:
@@ -34,7 +33,7 @@ class OuterWeights:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._optimizer = optimizer
         self._update = OuterOptimizer(config)
-        self.weights: Weights = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
+        self.weights: Tensors = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         self.momentum = self._update.momentum_of(self.weights)
         self.moments = deepcopy(optimizer.state())
         # PyTorch fills the state of a new AdamW by a step with zero gradients, which its step count would include.
@@ -68,7 +67,7 @@ class OuterWeights:
     def add_weight(self, weight: int) -> None:
         self._weight += weight
 
-    def change(self) -> Weights:
+    def change(self) -> Tensors:
         """Return what the inner steps have changed so far."""
         return {name: p.detach().cpu() - self.weights[name] for name, p in self._parameters.items()}
 
@@ -80,7 +79,7 @@ class OuterWeights:
         self._optimizer.restore(deepcopy(self.moments))
 
     @torch.no_grad()
-    def take_step(self, changes: Sequence[tuple[int, Mapping[str, Float[Tensor, "..."]]]]) -> None:
+    def take_step(self, changes: Sequence[WeightedChange]) -> None:
         """Take an outer step with (weight, change) of each cluster, and give the model the outer weights."""
         if any(weight for weight, _ in changes):
             self._update.update(self.weights, self.momentum, changes)

@@ -1,10 +1,11 @@
 """Replays outer steps of a run over several clusters: every cluster's parts, from the record and the dataset alone."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, DamagedDataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -16,15 +17,17 @@ from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.methods.registry import method_of
 from assay.training.model_folders import check_unchanged
-from assay.training.outer.meeting import Meeting
-from assay.training.outer.replay import OuterReplayer, clusters_of
+from assay.training.outer.meeting import Meeting, damages, named_parts
+from assay.training.outer.replay import replay_cluster
 from assay.training.recipe import recipe_of
 from assay.training.replay.replayer import lone_rank
 from assay.training.trainer.context import RankContext
 
 
-def replay_outer(run: Run, outer_step: int | None) -> OuterReplayReport:
+def replay_outer(run: Run, outer_step: int | None, *, restores: bool = False) -> OuterReplayReport:
     """Replay all clusters' parts of an outer step, or of all that were taken, and compare them with the record.
+
+    With `restores`, changes that are damaged in the meeting place are put there again.
 
     A cluster's moments follow from all its earlier parts, so these are trained as well: from the start, or from a
     commit before, which this run has of its own cluster only.
@@ -32,7 +35,7 @@ def replay_outer(run: Run, outer_step: int | None) -> OuterReplayReport:
     of, recipe = run.cluster_of, recipe_of(run)
     if of is None or recipe.outer is None:
         raise ConfigError(f"run '{run.run_id}' takes no outer steps: it trains on one cluster. Replay a step (--step).")
-    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer, SystemClock())
+    meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer)
     entries = meeting.entries()
     first, last = outer_step or 1, len(entries) - 1 if outer_step is None else outer_step
     if not 1 <= last < len(entries):
@@ -45,10 +48,14 @@ def replay_outer(run: Run, outer_step: int | None) -> OuterReplayReport:
         context = RankContext(
             ranks, method_of(recipe.method), loader, recipe.trainer, recipe.seed, log, SystemClock(), is_replay=True
         )
-        replayer = OuterReplayer(context, recipe.outer, meeting)
-        for cluster in clusters_of(entries, range(first, last + 1)):
-            commit = nearest_commit(log, (first - 1) * round_steps + 1) if cluster == of.cluster else None
-            found, digest = replayer.replay(cluster, last, commit)
+        commits = {of.cluster: nearest_commit(log, (first - 1) * round_steps + 1)}
+        recorded = named_parts(entries[first : last + 1])
+        damaged = [part for part, _ in damages(meeting, recorded)] if restores else []
+        for cluster in sorted({part.cluster for part in damaged}):
+            with suppress(DamagedDataError):  # a change of a cluster that is replayed later
+                replay_cluster(context, recipe.outer, meeting, cluster, last, commits.get(cluster), damaged)
+        for cluster in sorted({part.cluster for part in recorded}):
+            found, digest = replay_cluster(context, recipe.outer, meeting, cluster, last, commits.get(cluster), damaged)
             parts += [part for part in found if part.outer_step >= first]
     weights = _compared_weights(log, last * round_steps, digest) if parts else None
     differs = any(part.differing for part in parts) or (weights is not None and not weights.is_equal)

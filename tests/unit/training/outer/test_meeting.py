@@ -1,16 +1,17 @@
 """The meeting place: races, lost answers, deadlines, and clusters that do not belong together."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError, DamagedDataError, DataError, StoreError
+from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.records.outer import ClusterAnnounced, LaneSteps, OuterPart
 from assay.store.faulty import FlakyStore
 from assay.store.objects import ObjectStore, open_store
 from assay.training.outer.config import OuterConfig
-from assay.training.outer.meeting import Meeting, check_puts
+from assay.training.outer.meeting import READS, Meeting, check_puts
 from assay.training.outer.state import OuterState
 from clocks import ManualClock
 from failing_store import TROUBLES, FailingStore, Trouble, patient
@@ -19,7 +20,7 @@ CONFIG = OuterConfig(every=5, clusters=2, deadline_s=60.0)
 
 
 def meeting_of(store: ObjectStore, cluster: str) -> Meeting:
-    return Meeting(store, cluster, CONFIG, ManualClock())
+    return Meeting(store, cluster, CONFIG)
 
 
 def announced(cluster: str, **changes: Any) -> ClusterAnnounced:
@@ -108,12 +109,12 @@ class CorruptingStore:
     """Known to be bad: it damages the first `num_reads` reads of changes."""
 
     def __init__(self, inner: ObjectStore, num_reads: int) -> None:
-        self._inner, self._num_reads = inner, num_reads
+        self._inner, self.num_reads = inner, num_reads
 
     def get(self, key: str) -> bytes:
         data = self._inner.get(key)
-        if key.startswith("changes/") and self._num_reads > 0:
-            self._num_reads -= 1
+        if key.startswith("changes/") and self.num_reads > 0:
+            self.num_reads -= 1
             return b"x" + data[1:]
         return data
 
@@ -127,8 +128,80 @@ def test_a_change_is_read_again_until_its_digest_is_right() -> None:
     first.put_part(part, b"change")
     damaged: list[Any] = [CorruptingStore(first.store, reads) for reads in (2, 3)]
     assert meeting_of(damaged[0], "b").change(part) == b"change"
-    with pytest.raises(StoreError, match=f"changes/{part.change_sha256}: its bytes have not the digest"):
+    with pytest.raises(DamagedDataError, match=f"changes/{part.change_sha256} has the digest .*, not that of its name"):
         meeting_of(damaged[1], "b").change(part)
+
+
+def flip(store: ObjectStore, key: str) -> None:
+    data = store.get(key)
+    store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+Damage = Callable[[ObjectStore, str], None]
+DAMAGES: dict[str, Damage] = {
+    "flipped": flip,
+    "truncated": lambda store, key: store.put(key, store.get(key)[:-1]),
+    "removed": lambda store, key: store.delete(key),
+}
+damages = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+
+
+@damages
+def test_a_damaged_change_is_not_named_until_its_cluster_has_put_it_again(damage: Damage) -> None:
+    first, second, state = running_clusters(open_store("memory:"))
+    first.put_part(part := part_of(state, "a", b"of a"), b"of a")
+    damage(first.store, key := f"changes/{part.change_sha256}")
+    second.put_part(part_of(state, "b", b"of b"), b"of b")
+    assert second.poll(state, may_close=False) is None
+    entry = first.poll(state, may_close=False)
+    assert first.store.get(key) == b"of a" and not [*first.store.list("damaged/")]
+    assert entry is not None and second.poll(state, may_close=False) == entry
+    assert second.changes(entry) == [b"of a", b"of b"]
+
+
+@damages
+def test_a_damaged_change_counts_as_absent_at_the_deadline(damage: Damage) -> None:
+    first, second, state = running_clusters(open_store("memory:"))
+    first.put_part(part := part_of(state, "a", b"of a"), b"of a")
+    damage(first.store, f"changes/{part.change_sha256}")
+    second.put_part(part_of(state, "b", b"of b"), b"of b")
+    entry = second.poll(state, may_close=True)
+    assert entry is not None and [item.cluster for item in entry.parts] == ["b"] and entry.absent == {"a": 1}
+
+
+@damages
+def test_a_named_change_that_is_damaged_is_waited_for_and_named_in_the_end(damage: Damage) -> None:
+    first, second, state = running_clusters(open_store("memory:"))
+    first.put_part(part := part_of(state, "a", b"of a"), b"of a")
+    damage(first.store, key := f"changes/{part.change_sha256}")
+    entry = first.poll(state, may_close=True)
+    assert entry is not None and first.changes(entry) == [b"of a"]
+    assert second.poll(state, may_close=True) is None
+    with pytest.raises(DamagedDataError, match=f"{key} .*cluster 'a' in outer step 1.*--outer 1 --restore"):
+        second.poll(state, may_close=True, must_read=True)
+    first.poll(state.after(entry), may_close=False)
+    assert second.poll(state, may_close=True) == entry and second.changes(entry) == [b"of a"]
+
+
+def test_a_damaged_change_is_not_read_at_every_poll() -> None:
+    first, second, state = running_clusters(open_store("memory:"))
+    first.put_part(part_of(state, "a"), b"change")
+    corrupting: Any = CorruptingStore(second.store, num_reads=100)
+    second = meeting_of(corrupting, "b")
+    for _ in range(5):
+        assert second.poll(state, may_close=False) is None
+    assert corrupting.num_reads == 100 - READS
+
+
+@damages
+def test_a_damaged_part_counts_as_absent_until_it_is_put_again(damage: Damage) -> None:
+    first, second, state = running_clusters(open_store("memory:"))
+    for meeting in (first, second):
+        meeting.put_part(part_of(state, meeting.cluster), b"change")
+    damage(first.store, "parts/00000001-a.json")
+    assert second.poll(state, may_close=False) is None
+    first.put_part(part_of(state, "a"), b"change")
+    assert second.poll(state, may_close=False) is not None
 
 
 def test_an_edited_entry_is_refused() -> None:

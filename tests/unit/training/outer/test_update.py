@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.base.errors import DamagedDataError
 from assay.training.outer.config import AverageConfig, NesterovConfig
 from assay.training.outer.update import OuterOptimizer
 
@@ -112,12 +111,3 @@ def test_the_bits_are_the_same_on_processors_without_fused_multiply_add() -> Non
     ]
     assert found[1].stderr.split()[-1] == b"DEFAULT" != found[0].stderr.split()[-1]
     assert found[0].stdout == found[1].stdout
-
-
-@pytest.mark.parametrize("wrong, problem", [({"matrix": torch.zeros(3)}, r"the shape \[3\]"), ({}, "no such weight")])
-def test_a_change_of_another_model_is_refused_before_anything_changes(wrong, problem) -> None:
-    weights, change = random_tensors(0), random_tensors(1)
-    del change["matrix"]
-    with pytest.raises(DamagedDataError, match=rf"has {problem} for 'matrix', .*one recipe"):
-        AVERAGE.update(weights, {}, [(1, random_tensors(2)), (1, change | wrong)])
-    assert all(weights[name].equal(random_tensors(0)[name]) for name in SHAPES)
