@@ -53,7 +53,7 @@ def check_api(
         for item in faults
         if item.outcome == "not tried"
     ]
-    not_tried += judge.not_compared()
+    not_tried += judge.limits()
     if JOBS in loops and "delayed" in tried:
         not_tried.append(f"{JOBS}, delayed: its requests are sent one after another")
     held = all(item.outcome in ("held", "not tried") for item in faults)

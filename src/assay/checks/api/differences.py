@@ -45,6 +45,10 @@ class UndisturbedLoop:
         """Return the metrics that are not compared."""
         return [*dict.fromkeys(about.partition(", ")[2] for about in self._noise if self._is_varying(about))]
 
+    def noise(self) -> float:
+        """Return the largest relative difference of a logprob between undisturbed loops."""
+        return max((noise for about, noise in self._noise.items() if not _is_metric(about)), default=0.0)
+
     def differences(self, seen: Mapping[str, Any]) -> dict[str, float]:
         """Return the distance of each observation: of logprobs together, and of metrics one by one."""
         one, other = self._observations, dict(_observations(seen))

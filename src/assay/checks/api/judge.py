@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.checks.api.client import LoopClient
-from assay.checks.api.differences import UndisturbedLoop, distance
+from assay.checks.api.differences import NOISE_FACTOR, ROUNDING, UndisturbedLoop, distance
 from assay.checks.api.proxy import FaultProxy, RequestFault, proxy_before
 from assay.checks.api.server import JOBS
 
@@ -111,13 +111,16 @@ class Judge:
 
             yield judge
 
-    def not_compared(self) -> list[str]:
-        """Return the metrics that depend on more than the requests, each with its loop."""
-        return [
-            f"{loop}: the metric {metric} differs between undisturbed loops, so it is not compared"
-            for loop, undisturbed in self._undisturbed.items()
-            for metric in undisturbed.varying_metrics()
-        ]
+    def limits(self) -> Iterator[str]:
+        """Yield what differs between undisturbed loops, so that no fault is seen by it."""
+        for loop, undisturbed in self._undisturbed.items():
+            if (noise := undisturbed.noise()) > ROUNDING:
+                yield (
+                    f"{loop}: logprobs differ by {noise:.1%} between undisturbed loops, so a fault that changes them "
+                    f"by less than {NOISE_FACTOR * noise:.0%} is not seen"
+                )
+            for metric in undisturbed.varying_metrics():
+                yield f"{loop}: the metric {metric} differs between undisturbed loops, so it is not compared"
 
     @contextmanager
     def job_sitting(self, callbacks: Mapping[str, Callable[[], None]]) -> Iterator[Callable[..., list[FaultVerdict]]]:

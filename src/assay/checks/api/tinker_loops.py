@@ -70,8 +70,9 @@ class Loop:
             data = [self._datum(step, 0), self._datum(step, 1)]
             for _ in range(self._num_times("forward_backward")):
                 self._see("metrics", dict(self._wait(client.forward_backward_custom(data, loss)).metrics))
-            for _ in range(self._num_times("optim_step")):
-                self._wait(client.optim_step(types.AdamParams(learning_rate=0.01)))
+            steps = range(self._num_times("optim_step"))
+            for update in [self._wait(client.optim_step(types.AdamParams(learning_rate=0.01))) for _ in steps][:1]:
+                self._see("update", update.metrics)
             self._step += 1
         self._probe(client)
 

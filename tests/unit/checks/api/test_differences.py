@@ -40,6 +40,7 @@ def test_a_metric_that_differs_undisturbed_hides_no_other() -> None:
 def test_logprobs_count_from_ten_times_their_noise_and_are_named_before_metrics() -> None:
     loop = UndisturbedLoop({"metrics of step 1": {"loss": 2.0}, "logprobs at the end": [[1.0]]})
     loop.compare({"metrics of step 1": {"loss": 2.0}, "logprobs at the end": [[1.01]]})
+    assert round(loop.noise(), 6) == round(0.01 / 1.01, 6)
     changed = {"metrics of step 1": {"loss": 2.1}}
     assert difference(loop, {**changed, "logprobs at the end": [[1.2]]}).startswith("logprobs at the end")
     assert difference(loop, {**changed, "logprobs at the end": [[1.05]]}) == f"{LOSS}: 2.1 instead of 2.0"

@@ -88,9 +88,23 @@ def test_durations_are_not_compared_though_two_of_them_be_equal(app, monkeypatch
         with judge.sitting() as judge_loop:
             verdict = judge_loop("sft", RequestFault("after", "optim_step"))
     assert verdict.verdict == "held", verdict
-    assert judge.not_compared() == [
-        "sft: the metric duration_ms differs between undisturbed loops, so it is not compared"
-    ]
+    assert [*judge.limits()] == ["sft: the metric duration_ms differs between undisturbed loops, so it is not compared"]
+
+
+@pytest.mark.slow
+def test_logprobs_that_differ_undisturbed_limit_what_is_seen_and_it_is_said(app, monkeypatch) -> None:
+    passed, num_passes = results.forward_backward, count()
+
+    def with_noise(logprobs: list[Any], metrics: dict[str, float]) -> Any:
+        return passed([item * (1.0 + 0.02 * (next(num_passes) > 30)) for item in logprobs], metrics)
+
+    monkeypatch.setattr(results, "forward_backward", with_noise)
+    with on_socket(tinker_server(app)) as url, AnsweringWorker(app.sessions).at_work():
+        judge = Judge(url, base="tiny")
+        with judge.sitting() as judge_loop:
+            judge_loop("sft", RequestFault("after", "optim_step"))
+    [limit] = [text for text in judge.limits() if "logprobs" in text]
+    assert limit.startswith("sft: logprobs differ by 2.0% between undisturbed loops") and "by less than 20% is" in limit
 
 
 @pytest.mark.slow
