@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/apis.py                  # all servers, in some 35 minutes on two idle cores
     .venv/bin/python benchmarks/apis.py --only hatchery
     .venv/bin/python benchmarks/apis.py --write          # and write the table into docs/apis.md
+    .venv/bin/python benchmarks/apis.py --results FILE   # keep what has been checked, and go on from there
 
 Each server is a package that pip installs (benchmarks/api_servers/NAME.txt) and a few lines that start it (NAME.sh).
 All run on the CPU, with one model of two layers, behind the newest version of the SDK that they serve.
@@ -32,6 +33,8 @@ PAGE = CHECKOUT / "docs" / "apis.md"
 BEGIN, END = "<!-- benchmarks/apis.py writes from here -->\n", "<!-- to here -->\n"
 KINDS = ("before", "within", "after", "doubled", "delayed", "kill-during", "kill-after")
 START_S = 300.0
+LOOP_TIMEOUT_S = 120.0
+"""Of loops that take one to thirty seconds."""
 MARKS = ("<|im_start|>", "<|im_end|>")
 
 
@@ -105,6 +108,7 @@ def check(name: str, python: str, loop: str, kinds: Sequence[str]) -> dict[str, 
             subprocess.run(with_port, check=True)
             _wait_for(url)
             options = [f"--base={base if SERVERS[name].is_path else base.name}", "--key=tml-any", f"--loop={loop}"]
+            options += [f"--timeout={LOOP_TIMEOUT_S}"]
             options += [f"--kill={' '.join(with_port)}", *(f"--fault={kind}" for kind in kinds), "--json"]
             command = [python, "-W", "ignore", "-m", "assay", "check", "api", url, *options]
             with (Path(folder) / "check.log").open("w+") as log:
@@ -181,21 +185,24 @@ def main() -> None:
     parser.add_argument("--loop", action="append", default=[])
     parser.add_argument("--fault", action="append", choices=KINDS, default=[])
     parser.add_argument("--write", action="store_true", help="write the table into docs/apis.md")
+    parser.add_argument("--results", type=Path, help="file of a line per checked loop, which is not checked again")
     options = parser.parse_args()
+    results: Path | None = options.results
+    known = [json.loads(line) for line in results.read_text().splitlines()] if results and results.exists() else []
     found = {}
     for name in options.only or [*SERVERS]:
         python = python_of(name)
         version, sdk = versions_of(name, python)
-        found[name] = {
-            "version": version,
-            "sdk": sdk,
-            "loops": [
-                check(name, python, loop, options.fault or KINDS)
-                for loop in SERVERS[name].loops
-                if not options.loop or loop in options.loop
-            ],
-        }
-        print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
+        loops = list[dict[str, Any]]()
+        found[name] = {"version": version, "sdk": sdk, "loops": loops}
+        for loop in (loop for loop in SERVERS[name].loops if not options.loop or loop in options.loop):
+            kept = [one["found"] for one in known if (one["server"], one["found"]["loop"]) == (name, loop)]
+            checked = kept[0] if kept else check(name, python, loop, options.fault or KINDS)
+            loops.append(checked)
+            if results and not kept:
+                with results.open("a") as file:
+                    print(json.dumps({"server": name, "found": checked}), file=file)
+            print(json.dumps({"server": name, "found": checked}), file=sys.stderr, flush=True)
     table = markdown(found)
     print(table)
     if options.write:
