@@ -64,6 +64,8 @@ class SimulatedCluster:
     trainer_class: type[ClusterTrainer] = ClusterTrainer
     clock: OffClock | None = None
     outcomes: list[str] = field(default_factory=list)
+    late_steps: dict[int, float] = field(default_factory=dict)
+    """Outer step to its inner steps that nobody learned from."""
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -123,14 +125,14 @@ class Phases:
     def __init__(self, cluster: SimulatedCluster, clock: OffClock) -> None:
         self.trainer: ClusterTrainer | None = None
         self.is_stopping = False
-        self._life, self._clock = cluster.life, clock
+        self._life, self._clock, self._late_steps = cluster.life, clock, cluster.late_steps
 
     def phase(self, name: Phase) -> None:
         life = self._life
         if name == "data" and self.trainer is not None and self.trainer._state.outer_step > 0:
             # The first inner steps are measured: a deadline that is shorter is an error.
             self._clock.sleep_s(life.step_s)
-        if name == "communication" and life.stops:
+        if name == "meeting" and life.stops:
             life.stops -= 1
             self.is_stopping = True
         if self._is_bedtime():
@@ -144,7 +146,9 @@ class Phases:
         trainer, at = self.trainer, self._life.asleep_from
         return trainer is not None and at is not None and trainer._state.outer_step == at - 1
 
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+    def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+        if "late_steps" in values:
+            self._late_steps[int(values["outer_step"])] = values["late_steps"]
 
     def sync(self) -> None: ...
 

@@ -45,6 +45,7 @@ PhaseOfLoop = Literal[
     "communication",
     "checkpoint",
     "evaluation",
+    "meeting",
 ]
 """A phase in which a fault can strike."""
 DamageKind = Literal["torn", "flipped", "missing"]

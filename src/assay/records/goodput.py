@@ -78,6 +78,11 @@ class Goodput(Record):
         return sum(interruption.cost_device_s() for interruption in self.interruptions)
 
 
+def goodput_key(cluster: str) -> str:
+    """Return the key of a cluster's goodput in the meeting place (`records.outer`): of its attempts that have ended."""
+    return f"goodput/{cluster}.json"
+
+
 class ProgramGoodput(Record):
     """Goodput of a program's runs."""
 

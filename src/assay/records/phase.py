@@ -13,13 +13,15 @@ Phase = Literal[
     "communication",
     "checkpoint",
     "evaluation",
+    "meeting",
     "lost",
+    "late",
     "stalled",
     "idle",
 ]
 """What a device is doing. `synchronisation`: weights are gathered to sample from; `generation`: the model
-answers prompts; `reward`: its answers are graded. `lost` is work that was rolled back; `idle`: held, with
-nothing to do."""
+answers prompts; `reward`: its answers are graded; `meeting`: it waits for other clusters. `lost` is work that was
+rolled back; `late`: inner steps whose part no outer step names; `idle`: held, with nothing to do."""
 
 EnterPhase = Callable[[Phase], None]
 """Called when the device enters another phase."""

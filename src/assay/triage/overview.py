@@ -40,7 +40,7 @@ FEW_RUNS = 10
 MAX_SYMPTOMS = 5
 """Number of symptoms without a known cause that are listed separately; the others share one finding."""
 
-SPENT: tuple[Phase, ...] = ("lost", "stalled", "startup", "data", "checkpoint", "idle")
+SPENT: tuple[Phase, ...] = ("lost", "late", "stalled", "meeting", "startup", "data", "checkpoint", "idle")
 """Phases that produce no steps."""
 
 ResultT = TypeVar("ResultT")

@@ -6,19 +6,22 @@ and are recorded when the database is back.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, StoreError
-from assay.records.run import Attempt, Run
+from assay.records.goodput import Goodput, goodput_key
+from assay.records.run import Attempt, ClusterOf, Run
 from assay.statistics.predictions import EVALUATION_FILE, load_evaluation
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import saved_launches
 from assay.store.ledger.catch_up import record_incidents
+from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.metrics.fold import fold_run
@@ -27,6 +30,7 @@ from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy
 from assay.store.run_notes import saved_notes
 from assay.store.run_results import saved_audit, saved_comparisons
+from assay.store.settings import NO_SETTINGS, Settings
 from assay.workflows.evaluation.results import write_results
 
 FOLD_INTERVAL_S = 2.0
@@ -43,10 +47,12 @@ def writer_of(home: Home, run: Run) -> LedgerWriter:
 class Bookkeeper:
     """A run observer that keeps the ledger up to date."""
 
-    def __init__(self, run: Run, writer: LedgerWriter, clock: Clock) -> None:
+    def __init__(self, run: Run, writer: LedgerWriter, clock: Clock, settings: Settings = NO_SETTINGS) -> None:
+        """`settings`: prices, for the other clusters of a run over several."""
         self._run = run
         self._writer = writer
         self._clock = clock
+        self._settings = settings
         # No retries: what cannot be read now is read at the next tick.
         self._log = CommitLog(open_store(run.store_url, RetryPolicy(0.0)))
         self._num_entries = 0
@@ -74,6 +80,19 @@ class Bookkeeper:
         ledger.record_attempt(attempt)
         record_phases(ledger, self._run, attempt)
         self._catch_up(ledger)
+        if self._run.cluster_of is not None:
+            for earlier in saved_attempts(Path(self._run.run_dir)):
+                if earlier.ended_s is not None:  # this attempt may have found out that an earlier one was too late
+                    record_phases(ledger, self._run, earlier)
+            self._put_goodput(self._run.cluster_of, goodput_of(ledger, [self._run], self._settings))
+
+    def _put_goodput(self, of: ClusterOf, goodput: Goodput) -> None:
+        """Put this cluster's device time into the meeting place, without what its failures say."""
+        interruptions = tuple(item.model_copy(update={"failure": None}) for item in goodput.interruptions)
+        data = goodput.model_copy(update={"interruptions": interruptions}).to_sealed_json().encode()
+        # The meeting place may be away. The end of the next attempt puts it again.
+        with suppress(StoreError):
+            open_store(of.meeting_url, RetryPolicy(0.0)).put(goodput_key(of.cluster), data)
 
     def _catch_up(self, ledger: Ledger) -> None:
         entries = self._log.entries()

@@ -135,7 +135,7 @@ def _train_run(
     reject_missing_log(run, log)
     bring_commit(home, run)
     evaluator = BackgroundEvaluator(home, run)
-    all_observers: list[RunObserver] = [Bookkeeper(run, writer, clock), evaluator, *observers]
+    all_observers: list[RunObserver] = [Bookkeeper(run, writer, clock, home.settings()), evaluator, *observers]
     supervisor = Supervisor(
         run, log, policy=policy, observers=all_observers, clock=clock, nodes=nodes, retry_policy=retry_policy
     )

@@ -7,7 +7,8 @@ import pytest
 
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
-from assay.records.run import Attempt, Run
+from assay.records.goodput import Goodput, goodput_key
+from assay.records.run import Attempt, ClusterOf, Run
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -15,6 +16,7 @@ from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
+from assay.store.settings import Settings
 from assay.workflows.bookkeeping import Bookkeeper, rebuild_run, writer_of
 from clocks import ManualClock
 from machine import MACHINE
@@ -117,3 +119,48 @@ def test_commits_of_an_attempt_that_still_runs_do_not_make_commits_look_free(run
     ledger.record_log_entries("r", {0: commit})
     found = goodput_of(ledger, [run])
     assert (found.num_commits, found.commit_s, found.optimal_commit_s) == (0, None, None)
+
+
+def test_an_attempt_finds_out_that_an_earlier_one_was_too_late_and_the_other_clusters_are_told(
+    run: Run, ledger: Ledger, tmp_path: Path
+) -> None:
+    meeting = open_store(str(tmp_path / "meet"))
+    of_cluster = {"cluster_of": ClusterOf(cluster="a", meeting_url=meeting.url), "recipe": {"outer": {"every": 4}}}
+    run = run.model_copy(update=of_cluster)
+    prices = Settings(currency="EUR", device_hour_prices={"cpu": 360.0})
+
+    def end(ended: Attempt) -> Goodput:
+        save_attempt(Path(run.run_dir), ended)
+        with writer_of(home_of(run), run) as writer:
+            Bookkeeper(run, writer, ManualClock(0.0), prices).attempt_ended(ended)
+        return Goodput.from_json(meeting.get(goodput_key("a")), source="the meeting place")
+
+    first = attempt(1, start_step=0, started_s=0.0, ended_s=5.0, end_step=4, outcome="killed")
+    lived(run, first, num_steps=4)
+    assert end(first).by_phase == {"startup": 1.0, "compute": 4.0}
+    second = attempt(2, start_step=4, started_s=20.0, ended_s=22.0, end_step=5, outcome="succeeded")
+    path, clock = segment_path(Path(run.run_dir), 2, 0), ManualClock(21.0)
+    writer = SegmentWriter(path, run_id="r", attempt=2, rank=0, clock=clock)
+    writer.phase("communication")
+    clock.sleep_s(1)
+    writer.log(5, {"outer_step": 1, "late_steps": 4})
+    writer.close()
+    found = end(second)
+    assert found.by_phase == {"startup": 2.0, "late": 4.0, "communication": 1.0}
+    assert (found.cost, found.currency) == (pytest.approx(0.7), "EUR")
+    with open_ledger(f"sqlite:///{tmp_path}/new.db") as new:
+        rebuild_run(new, run)
+        assert goodput_of(new, [run]).by_phase == found.by_phase
+
+
+def test_a_meeting_place_that_is_away_keeps_nothing_from_the_ledger(run: Run, ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "meet").write_text("no folder")
+    of_cluster = {"cluster_of": ClusterOf(cluster="a", meeting_url=str(tmp_path / "meet"))}
+    run = run.model_copy(update={**of_cluster, "recipe": {"outer": {"every": 4}}})
+    first = attempt(1, start_step=0, started_s=0.0, ended_s=5.0, end_step=4, outcome="killed")
+    save_attempt(Path(run.run_dir), first)
+    lived(run, first, num_steps=4)
+    with writer_of(home_of(run), run) as writer:
+        Bookkeeper(run, writer, ManualClock(0.0)).attempt_ended(first)
+    assert goodput_of(ledger, [run]).by_phase == {"startup": 1.0, "compute": 4.0}
+    assert not list(tmp_path.rglob("ledger.missed/*"))

@@ -44,7 +44,9 @@ PHASES: tuple[Phase, ...] = (
     "checkpoint",
     "evaluation",
     "startup",
+    "meeting",
     "lost",
+    "late",
     "stalled",
     "idle",
 )

@@ -32,7 +32,7 @@ from assay.reporting.charts.evidence_plots import (
     score_plot,
 )
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
-from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, bucketed, phase_totals
+from assay.reporting.charts.plots import PHASES, LineChart, PhaseTotal, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
 from assay.reporting.document import Cell, CurveLine, Drawing, Figure, Size, Table, Text, Tone, figure, name, number
 from assay.reporting.values import device_hours_text, estimate_text
@@ -273,7 +273,7 @@ def life_figures(run: RunView) -> Iterator[Figure]:
     if run.attempts:
         yield _life(run)
     if run.held_s():
-        yield _phases(run)
+        yield phase_figure("Where the device time went", phase_figure_caption(run), phase_totals(run))
 
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:
@@ -451,8 +451,8 @@ def _life(run: RunView) -> Figure:
     )
 
 
-def _phases(run: RunView) -> Figure:
-    totals = phase_totals(run)
+def phase_figure(title: str, caption: str, totals: Sequence[PhaseTotal]) -> Figure:
+    """Return device time by phase: of all first, then of its parts."""
     present = [name for name in PHASES if totals[0][1].get(name)]
     label = "Device time by phase: " + ", ".join(f"{name} {duration_text(totals[0][1][name])}" for name in present)
     rows = [
@@ -465,8 +465,8 @@ def _phases(run: RunView) -> Figure:
     ]
     held_s = sum(totals[0][1].values())
     return Figure(
-        title="Where the device time went",
-        caption=phase_figure_caption(run),
+        title=title,
+        caption=caption,
         chart=StackedBars(totals, label),
         legend=[(f"phase {name}", f"{name} {tenths_text(totals[0][1][name] / held_s)}") for name in present],
         table=Table(("", *present, "held"), rows),

@@ -47,7 +47,7 @@ def goodput_document(goodput: Goodput, parts: Mapping[str, Goodput], *, of: str)
         facts.append(Fact("left out", f"{goodput.num_open_attempts:,}", "attempts without a recorded end"))
     blocks: list[Block] = [_phases(goodput)]
     if parts:
-        blocks.append(_parts(parts, of))
+        blocks.append(goodput_parts(parts, of))
     if goodput.interruptions:
         blocks.append(_interruptions(goodput))
     return Document(
@@ -69,7 +69,9 @@ def _phases(goodput: Goodput) -> Block:
     )
 
 
-def _parts(parts: Mapping[str, Goodput], of: str) -> Block:
+def goodput_parts(parts: Mapping[str, Goodput], of: str) -> Block:
+    """Return a table with a row for each part; `of` names what a part is."""
+
     def cost(part: Goodput) -> str:
         return "" if part.cost is None else str(Money(part.cost, part.currency))
 

@@ -6,22 +6,13 @@ import numpy as np
 from rich.text import Text
 
 from assay.records.phase import Phase
+from assay.reporting.charts.plots import PHASES
 
-PHASE_STYLES: dict[Phase, str] = {
-    "compute": "green",
-    "generation": "bright_green",
-    "reward": "bright_yellow",
-    "communication": "blue",
-    "synchronisation": "bright_cyan",
-    "data": "cyan",
-    "checkpoint": "magenta",
-    "evaluation": "bright_blue",
-    "startup": "yellow",
-    "lost": "red",
-    "stalled": "bright_red",
-    "idle": "bright_black",
-}
-"""In the order of the bar: useful work first."""
+_STYLES = (
+    "green", "bright_green", "bright_yellow", "blue", "bright_cyan", "cyan", "magenta", "bright_blue", "yellow",
+    "bright_magenta", "red", "dark_orange", "bright_red", "bright_black",
+)  # fmt: skip
+PHASE_STYLES: dict[Phase, str] = dict(zip(PHASES, _STYLES, strict=True))
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 

@@ -28,8 +28,8 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.settings import Settings
 
 Grouping = Literal["project", "program", "person", "day"]
-LOST: tuple[Phase, ...] = ("lost", "stalled")
-"""Phases of work that was rolled back, and of hangs."""
+LOST: tuple[Phase, ...] = ("lost", "late", "stalled")
+"""Phases of work that was rolled back or came too late, and of hangs."""
 _Kind = Literal["held", "useful", "lost", "evaluation", "waiting"]
 
 
@@ -45,7 +45,7 @@ class CostLine(View):
     useful_device_hours: float
     """Steps that were kept."""
     lost_device_hours: float
-    """Steps that were rolled back, and hangs."""
+    """Steps that were rolled back or came too late, and hangs."""
     other_device_hours: float
     """Startup, commits and idle time."""
     evaluation_device_hours: float

@@ -163,7 +163,9 @@ def factors_text(factors: Mapping[str, str]) -> str:
 
 _LOST: dict[Phase, tuple[str, str]] = {
     "lost": ("was made again after interruptions", "assay runs goodput"),
+    "late": ("trained steps that came too late for the other clusters", "assay runs show RUN"),
     "stalled": ("stood still in hangs", "assay runs goodput"),
+    "meeting": ("waited for other clusters", "assay runs show RUN; a smaller outer.deadline_s waits less"),
     "startup": ("went before the first steps", "assay triage startup"),
     "data": ("waited for rows", "assay data show DATASET, and loader.threads of the recipe"),
     "checkpoint": (

@@ -1,10 +1,11 @@
 """The account of device time, read off the ledger: every second of every attempt is in exactly one phase."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 
 from assay.base.commit_interval import optimal_commit_interval_s
-from assay.records.commit import Commit, LogEntry, RunFinished
+from assay.records.commit import Commit, RunFinished
 from assay.records.goodput import USEFUL, Goodput, Interruption
 from assay.records.phase import Phase
 from assay.records.run import Attempt, PhaseSeconds, Run
@@ -14,9 +15,8 @@ from assay.store.settings import NO_SETTINGS, Money, Settings, cost_of
 
 def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETTINGS) -> Goodput:
     """The account of these runs' training together; attempts that still run are left out."""
-    by_phase: dict[Phase, float] = {}
-    held_s = running_s = commit_device_s = useful_rank_s = 0.0
-    evaluation_s = 0.0
+    by_phase = Counter[Phase]()
+    held_s = running_s = useful_rank_s = evaluation_s = 0.0
     num_commits = num_commit_ranks = num_steps = num_open = 0
     interruptions: list[Interruption] = []
     costs: list[Money | None] = []
@@ -30,25 +30,21 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
         commits = [entry for entry in entries if isinstance(entry, Commit)]
         for rank in seconds:
             held_s += rank.held_s
-            for phase, spent_s in rank.seconds.items():
-                by_phase[phase] = by_phase.get(phase, 0.0) + spent_s
+            by_phase.update(rank.seconds)  # adds; floats, whatever the type says
         costs.append(cost_of(settings, all_attempts, seconds))
         evaluation_s += ledger.evaluation_s(run.run_id)
         running_s += sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in attempts)
-        interruptions += interruptions_of(attempts, seconds, finished_by=_finished_by(entries))
+        finished_by = next((entry.attempt for entry in reversed(entries) if isinstance(entry, RunFinished)), None)
+        interruptions += interruptions_of(attempts, seconds, finished_by=finished_by)
         num_commits += len(commits)
         num_commit_ranks += sum(commit.world_size for commit in commits)
-        commit_device_s += sum(rank.seconds.get("checkpoint", 0.0) for rank in seconds)
-        first_ranks = [rank for rank in seconds if rank.rank == 0]
-        useful_rank_s += sum(rank.seconds.get(phase, 0.0) for rank in first_ranks for phase in USEFUL)
+        useful_rank_s += sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.rank == 0 for phase in USEFUL)
         inherited = run.parent.step if run.parent is not None else 0
         num_steps += max((commit.step - inherited for commit in commits), default=0)
     # All lost, where no commit was made in time: then nothing is known of what one costs.
-    commit_s = (commit_device_s / num_commit_ranks if num_commit_ranks else None) or None
+    commit_s = (by_phase["checkpoint"] / num_commit_ranks if num_commit_ranks else None) or None
     failure_s = running_s / len(interruptions) if interruptions else None
-    known_costs = [cost.amount for cost in costs if cost is not None]
-    has_all_costs = bool(costs) and len(known_costs) == len(costs)
-    known = commit_s is not None and failure_s is not None
+    has_all_costs = bool(costs) and None not in costs
     return Goodput(
         run_ids=tuple(run.run_id for run in runs),
         num_open_attempts=num_open,
@@ -59,22 +55,17 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
         num_commits=num_commits,
         commit_s=commit_s,
         failure_s=failure_s,
-        optimal_commit_s=optimal_commit_interval_s(commit_s or 0.0, failure_s or 0.0) if known else None,
+        optimal_commit_s=optimal_commit_interval_s(commit_s, failure_s) if commit_s and failure_s else None,
         step_s=useful_rank_s / num_steps if num_steps else None,
-        cost=sum(known_costs) if has_all_costs else None,
+        cost=sum(cost.amount for cost in costs if cost) if has_all_costs else None,
         currency=settings.currency if has_all_costs else "",
     )
-
-
-def _finished_by(entries: Sequence[LogEntry]) -> int | None:
-    """The attempt that made the last step: whatever came after it interrupted nothing."""
-    return next((entry.attempt for entry in reversed(entries) if isinstance(entry, RunFinished)), None)
 
 
 def interruptions_of(
     attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds], *, finished_by: int | None
 ) -> list[Interruption]:
-    """The early ends of ended attempts, up to the one that made the last step."""
+    """The early ends of ended attempts, up to the one that made the last step: what came after interrupted nothing."""
 
     def spent_s(attempt: int, phase: Phase) -> float:
         return sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.attempt == attempt)

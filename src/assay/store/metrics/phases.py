@@ -4,8 +4,8 @@
       | startup   | data         | compute  ...            | as it was            |
 
 Work that no commit kept is `lost`: the phases of steps (see `STEP`) behind the committed one, and the
-evaluations and checkpoints made for such steps. Nanoseconds are counted in integers, so that the phases sum to
-the held time exactly.
+evaluations and checkpoints made for such steps. Inner steps that no outer step names are `late`, which a later attempt
+may find out. Nanoseconds are counted in integers, so that the phases sum to the held time exactly.
 """
 
 import threading
@@ -39,6 +39,7 @@ def rank_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: floa
         held_to_s=held_to_s,
         committed_step=committed_step,
         stalled_s=attempt.stalled_s,
+        late_steps=_late_steps(run, attempt.attempt),
     )
     return _record(run, attempt, rank, held_to_s, spent)
 
@@ -46,7 +47,7 @@ def rank_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: floa
 def running_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: float) -> PhaseSeconds:
     """What a rank cost so far if all its steps are kept. Later calls in this process read only what is new."""
     path = segment_path(Path(run.run_dir), attempt.attempt, rank)
-    if attempt.stalled_s or not path.exists():
+    if attempt.stalled_s or run.cluster_of is not None or not path.exists():
         return rank_phase_seconds(run, attempt, rank, held_to_s=held_to_s, committed_step=NOTHING_LOST)
     key = (path, path.stat().st_ino, attempt.started_s)
     with _lock:
@@ -74,12 +75,12 @@ def device_nanoseconds(
     held_to_s: float,
     committed_step: int,
     stalled_s: float = 0.0,
+    late_steps: Collection[int] = (),
 ) -> dict[Phase, int]:
     """By phase, of the device that was held in [held_from_s, held_to_s) (seconds since the epoch).
 
-    The sum is the held time to the nanosecond. `committed_step` is the attempt's last commit, or the step it
-    began from; the last `stalled_s` seconds were a hang. Where a rank was gone before it wrote anything
-    (`segment` is None), all was startup. Phases in which no time was spent are left out.
+    `committed_step` is the attempt's last commit, or the step it began from; the last `stalled_s` seconds were a
+    hang. Where a rank was gone before it wrote anything (`segment` is None), all was startup.
     """
     held_from, held_to = _nanoseconds(held_from_s), max(_nanoseconds(held_from_s), _nanoseconds(held_to_s))
     moments: list[int] = [held_from]
@@ -88,7 +89,7 @@ def device_nanoseconds(
         changes = segment.phase_changes
         wall_s = segment.header.wall_of(changes.at_s)
         moments += [min(max(_nanoseconds(at_s), held_from), held_to) for at_s in wall_s.tolist()]
-        phases += _without_rolled_back(segment, committed_step)
+        phases += _without_rolled_back(segment, committed_step, late_steps)
     if stalled_s:
         stalled_from = max(held_from, held_to - _nanoseconds(stalled_s))
         moments = [*(min(moment, stalled_from) for moment in moments), stalled_from]
@@ -197,18 +198,33 @@ def step_seconds(segment: SegmentData, of: Collection[Phase]) -> Float64[np.ndar
     return own_s
 
 
-def _without_rolled_back(segment: SegmentData, committed_step: int) -> list[Phase]:
-    """The phases as entered, but `lost` where the work was for a step that was not committed."""
+def _late_steps(run: Run, attempt: int) -> set[int]:
+    """Return the inner steps whose part no outer step names, as this attempt and later ones found out."""
+    if run.cluster_of is None:
+        return set()
+    every, first = run.recipe["outer"]["every"], segment_path(Path(run.run_dir), attempt, 0)
+    paths = [path for path in first.parents[1].glob(f"*/{first.name}") if path >= first]
+    found = [points for path in paths if (points := read_segment(path).metrics.get("late_steps")) is not None]
+    outer_steps = [step for points in found for step in points.steps[points.values > 0].tolist()]
+    return {step for outer_step in outer_steps for step in range(outer_step - every, outer_step)}
+
+
+def _without_rolled_back(segment: SegmentData, committed_step: int, late_steps: Collection[int]) -> list[Phase]:
+    """The phases as entered, but `lost` or `late` where the work was for a step that was not kept."""
     steps, ended_at_s, _ = segment.step_ends
     committed_until_s = np.max(ended_at_s[steps <= committed_step], initial=-np.inf)
     # A commit is made, and its weights are evaluated, while its step is the last one; once a further step has
     # ended, checkpoints and evaluations are that step's.
     upkeep_until_s = np.min(ended_at_s[steps > committed_step], initial=np.inf)
+    is_late = np.append(np.isin(steps, [*late_steps]), False)
+    next_end = np.searchsorted(ended_at_s, segment.phase_changes.at_s, side="right")
     return [
         "lost"
         if (phase in STEP and at_s >= committed_until_s) or (phase in _UPKEEP and at_s >= upkeep_until_s)
+        else "late"
+        if phase in STEP and is_late[end]
         else phase
-        for at_s, phase in zip(*segment.phase_changes, strict=True)
+        for at_s, phase, end in zip(*segment.phase_changes, next_end.tolist(), strict=True)
     ]
 
 

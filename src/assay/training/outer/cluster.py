@@ -205,17 +205,20 @@ class ClusterTrainer:
         self._recorder.phase("communication")
         changes = from_rank_0(self._ranks, lambda: self._meeting.changes(entry))
         inner, parts = self._inner, self._inner.parts
+        late_steps = 0
         if self._is_named(entry):
             inner.outer.accept_moments()
         else:
             inner.outer.return_to_moments()
+            late_steps = self.step - self._state.outer_step * self._round_steps
         inner.outer.take_step(
             [(part.weight, decode(change)) for part, change in zip(entry.parts, changes, strict=True)]
         )
         parts.weights_changed()
         self._state = self._state.after(entry)
         self.step = entry.outer_step * self._round_steps
-        self._recorder.log(self.step, {"outer_step": entry.outer_step, "clusters": len(entry.parts)})
+        values = {"outer_step": entry.outer_step, "clusters": len(entry.parts), "late_steps": late_steps}
+        self._recorder.log(self.step, values)
         self._resize()
         if self._state.is_done or self._is_evaluated(entry.outer_step):
             self._commit(entry.outer_step)
@@ -315,7 +318,7 @@ def wait_for(
     ranks, clock = context.ranks, context.clock
     began_s = clock.monotonic_s()
     while True:
-        recorder.phase("communication")
+        recorder.phase("meeting")
         found = from_rank_0(ranks, lambda: look(clock.monotonic_s() - began_s))
         if found is not None or any(flag for (flag,) in ranks.all_gather_numbers([context.is_stopping()])):
             return found

@@ -6,8 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.phase import Phase
-from assay.store.metrics.phases import NOTHING_LOST, RunningPhases, device_nanoseconds, own_step_seconds
-from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
+from assay.records.run import Attempt, ClusterOf, Run
+from assay.store.metrics.phases import (
+    NOTHING_LOST,
+    RunningPhases,
+    device_nanoseconds,
+    own_step_seconds,
+    rank_phase_seconds,
+    running_phase_seconds,
+)
+from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment, segment_path
+from machine import MACHINE
 
 
 class ManualClock:
@@ -178,3 +187,51 @@ def test_of_what_has_no_steps_no_own_work_is_known(tmp_path: Path) -> None:
     assert own_step_seconds(lived(tmp_path, [])).tolist() == []
     (tmp_path / "b").mkdir()
     assert own_step_seconds(lived(tmp_path / "b", [(1, "data"), (1, 1)])).tolist() == []
+
+
+def cluster_run(folder: Path) -> Run:
+    return Run(
+        run_id="r", created_s=0.0, recipe={"outer": {"every": 2}}, recipe_sha256="", dataset_fingerprint="",
+        code_version="", run_dir=str(folder), store_url=str(folder), num_steps=9,
+        cluster_of=ClusterOf(cluster="a", meeting_url=str(folder)),
+    )  # fmt: skip
+
+
+def live_in(run: Run, attempt: int, story: list[tuple[float, Phase | tuple[int, float] | int]]) -> Attempt:
+    """Write an attempt's segment; (step, late steps) is an outer step."""
+    clock = ManualClock()
+    writer = SegmentWriter(
+        segment_path(Path(run.run_dir), attempt, 0), run_id="r", attempt=attempt, rank=0, clock=clock
+    )
+    for after_s, what in story:
+        clock.sleep_s(after_s)
+        if isinstance(what, tuple):
+            writer.log(what[0], {"outer_step": what[0] / 3, "late_steps": what[1]})
+        else:
+            write(writer, what)
+    writer.close()
+    return Attempt(run_id="r", attempt=attempt, world_size=1, start_step=0, started_s=1000.0, **MACHINE)
+
+
+def test_inner_steps_that_no_outer_step_names_are_late_in_all_attempts(tmp_path: Path) -> None:
+    run = cluster_run(tmp_path)
+    # Steps 1 and 2 are kept, 4 and 5 are not. Attempt 1 dies before it can know, attempt 2 waits in vain.
+    first = live_in(
+        run,
+        1,
+        [(0, "data"), (1, 1), (0, "compute"), (2, 2), (0, "meeting"), (4, "communication"), (8, (3, 0)),
+         (0, "compute"), (16, 4), (0, "checkpoint"), (32, "data")],
+    )  # fmt: skip
+    found = rank_phase_seconds(run, first, 0, held_to_s=1064, committed_step=4).seconds
+    assert found == {
+        "data": 1, "compute": 18, "meeting": 4, "communication": 8, "checkpoint": 32, "lost": 1,
+    }  # fmt: skip
+    second = live_in(
+        run, 2, [(0, "compute"), (1, 5), (0, "meeting"), (2, "communication"), (4, (6, 2)), (0, "compute"), (8, 7)]
+    )
+    assert rank_phase_seconds(run, second, 0, held_to_s=1015, committed_step=7).seconds == {
+        "late": 1, "meeting": 2, "communication": 4, "compute": 8,
+    }  # fmt: skip
+    assert running_phase_seconds(run, second, 0, held_to_s=1015).seconds["late"] == 1
+    again = rank_phase_seconds(run, first, 0, held_to_s=1064, committed_step=4).seconds
+    assert again == {**found, "compute": 2, "late": 16}

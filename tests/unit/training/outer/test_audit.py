@@ -1,17 +1,12 @@
-"""The audit over clusters: rows of each part against the order, and what a run's page says of the parts."""
+"""The audit over clusters: rows of each part against the order."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from assay.data.loader.receipts import receipt
-from assay.records.outer import LaneSteps, OuterBegan, OuterPart, OuterStep
-from assay.records.run import ClusterOf
-from assay.reporting.views.runs.clusters import clusters_view
-from assay.store.logs.outer_log import outer_log
-from assay.store.objects import open_store
+from assay.records.outer import LaneSteps, OuterPart
 from assay.training.audit_outer import compared_lanes
 from outer_rows import LOADER, SIZES, rows_of_lane
 
@@ -60,21 +55,3 @@ def test_an_epoch_in_parts_has_all_rows_of_the_dataset() -> None:
 def test_other_rows_are_named_with_their_outer_step_cluster_and_lane(change: Callable[[int, Rows], Rows]) -> None:
     (found,) = problems([part(1), part(2, change), part(3)])
     assert found.startswith("outer step 2: cluster 'a' trained other rows in steps 6 to 10 of lane 2")
-
-
-def test_a_page_counts_the_parts_and_bytes_of_each_cluster(tmp_path: Path) -> None:
-    lanes = {"a": (0, 1), "b": (2, 3)}
-    log = outer_log(open_store(str(tmp_path)))
-    began = OuterBegan(recipe_sha256="", dataset_fingerprint="", inner_steps=5, lane_steps=EPOCH, lanes=lanes)
-    steps = [
-        OuterStep(outer_step=1, parts=(part(1),), lanes=lanes, absent={"a": 1}),
-        OuterStep(outer_step=2, parts=(part(2),), lanes=lanes),
-        OuterStep(outer_step=3, parts=(part(3),), lanes=lanes),
-    ]
-    for entry in (began, *steps):
-        log.append(lambda _, entry=entry: entry)  # type: ignore[misc]
-    view = clusters_view(ClusterOf(cluster="a", meeting_url=str(tmp_path)))
-    assert (view.outer_steps, view.num_parts, view.num_bytes) == (3, {"a": 1, "b": 2}, {"a": 20, "b": 40})
-    assert (view.lane_positions, view.lane_steps) == ((EPOCH,) * 4, EPOCH)
-    assert [step.absent for step in view.newest] == [("a",), (), ()]
-    assert [[item.cluster for item in step.parts] for step in view.newest] == [["b"], ["a"], ["b"]]

@@ -1,41 +1,38 @@
 """What a cluster's run shows of the outer steps that it takes with others."""
 
+from typing import Annotated
+
 from assay.base.errors import AssayError
 from assay.base.shown_url import without_secrets
-from assay.records.outer import OuterBegan, OuterEntry, OuterPart, OuterStep
+from assay.records.goodput import Goodput, goodput_key
+from assay.records.outer import OuterStep
 from assay.records.run import ClusterOf
-from assay.reporting.views.view import View
+from assay.reporting.views.view import AsWritten, View
 from assay.store.logs.outer_log import outer_log
 from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy
+from assay.training.outer.state import OuterState
 
 NEWEST_STEPS = 10
 """Outer steps that a view lists."""
 
 
-class ClusterPartView(View):
-    """What one cluster contributed to one outer step."""
+class ClusterView(View):
+    """What one cluster contributed so far."""
 
-    cluster: str
-    """Its name."""
-    num_lanes: int
-    """Lanes that it trained."""
+    lanes: tuple[int, ...]
+    """In the next outer step."""
+    num_parts: int
+    """Outer steps that it is in."""
+    num_absent: int
+    """Outer steps that it was expected in, and is not."""
     num_rows: int
+    weight: int
+    """Rows, tokens or pairs that the others learned from it, as the method counts."""
     num_bytes: int
-    """Size of the change that it put."""
-    inner_s: float
-    """Duration of its inner steps."""
-
-
-class OuterStepView(View):
-    """One outer step."""
-
-    outer_step: int
-    """From 1."""
-    parts: tuple[ClusterPartView, ...]
-    """In the order of the clusters' names."""
-    absent: tuple[str, ...]
-    """Clusters that were expected and are not in it."""
+    """Size of the changes that it put."""
+    goodput: Annotated[Goodput, AsWritten] | None
+    """Device time of its attempts that have ended; null if none has."""
 
 
 class ClustersView(View):
@@ -46,59 +43,52 @@ class ClustersView(View):
     meeting_url: str
     """Store in which the clusters meet, without secrets."""
     problem: str = ""
-    """Why the log of outer steps could not be read; then the other fields are empty."""
+    """Why the meeting place could not be read; then the other fields are empty."""
     outer_steps: int = 0
     """Outer steps so far."""
     lane_steps: int = 0
     """Steps of every lane in the whole run."""
     lane_positions: tuple[int, ...] = ()
     """[lane]: its steps so far."""
-    lanes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
-    """Cluster to its lanes in the next outer step."""
-    num_parts: dict[str, int] = {}  # noqa: RUF012
-    """Cluster to the number of outer steps that it is in."""
-    num_bytes: dict[str, int] = {}  # noqa: RUF012
-    """Cluster to the bytes that it put so far."""
-    newest: tuple[OuterStepView, ...] = ()
+    clusters: dict[str, ClusterView] = {}  # noqa: RUF012
+    """By name."""
+    newest: tuple[Annotated[OuterStep, AsWritten], ...] = ()
     """The last outer steps, oldest first."""
 
 
-def clusters_view(of: ClusterOf) -> ClustersView:
-    """Return the view; a meeting place that cannot be read is told in it."""
+def clusters_view(of: ClusterOf, goodput: Goodput) -> ClustersView:
+    """Return the view; `goodput` is this cluster's. A meeting place that cannot be read is told in it."""
+    store, url = open_store(of.meeting_url, RetryPolicy(0.0)), without_secrets(of.meeting_url)
     try:
-        entries = outer_log(open_store(of.meeting_url, RetryPolicy(0.0))).state() or ()
+        if not (entries := outer_log(store).state()):
+            return ClustersView(cluster=of.cluster, meeting_url=url)
+        state = OuterState.after_entries(entries)
+        names = sorted({name for entry in entries for name in entry.lanes})
+        keys = {name: key for name in names if store.exists(key := goodput_key(name))}
+        known = {name: Goodput.from_json(store.get(key), source=key) for name, key in keys.items()}
     except AssayError as error:
-        return ClustersView(
-            cluster=of.cluster, meeting_url=without_secrets(of.meeting_url), problem=without_secrets(str(error))
-        )
-    began = entries[0] if entries else None
-    lane_steps = began.lane_steps if isinstance(began, OuterBegan) else 0
+        return ClustersView(cluster=of.cluster, meeting_url=url, problem=without_secrets(str(error)))
     steps = [entry for entry in entries if isinstance(entry, OuterStep)]
-    parts = [part for step in steps for part in step.parts]
-    lanes = dict(entries[-1].lanes) if entries else {}
-    names = sorted({*lanes, *(part.cluster for part in parts)})
+    known[of.cluster] = goodput
     return ClustersView(
         cluster=of.cluster,
-        meeting_url=without_secrets(of.meeting_url),
-        outer_steps=len(steps),
-        lane_steps=lane_steps,
-        lane_positions=_positions(entries, parts),
+        meeting_url=url,
+        outer_steps=state.outer_step,
+        lane_steps=state.lane_steps,
+        lane_positions=state.positions,
+        clusters={name: _cluster(name, steps, state.lanes.get(name, ()), known.get(name)) for name in names},
+        newest=tuple(steps[-NEWEST_STEPS:]),
+    )
+
+
+def _cluster(name: str, steps: list[OuterStep], lanes: tuple[int, ...], goodput: Goodput | None) -> ClusterView:
+    parts = [part for step in steps for part in step.parts if part.cluster == name]
+    return ClusterView(
         lanes=lanes,
-        num_parts={name: sum(part.cluster == name for part in parts) for name in names},
-        num_bytes={name: sum(part.num_bytes for part in parts if part.cluster == name) for name in names},
-        newest=tuple(map(_step_view, steps[-NEWEST_STEPS:])),
+        num_parts=len(parts),
+        num_absent=sum(name in step.absent for step in steps),
+        num_rows=sum(lane.num_rows for part in parts for lane in part.lanes),
+        weight=sum(part.weight for part in parts),
+        num_bytes=sum(part.num_bytes for part in parts),
+        goodput=goodput if goodput and goodput.held_device_s else None,
     )
-
-
-def _positions(entries: tuple[OuterEntry, ...], parts: list[OuterPart]) -> tuple[int, ...]:
-    num_lanes = sum(map(len, entries[0].lanes.values())) if entries else 0
-    last = {steps.lane: steps.to_step for part in parts for steps in part.lanes}
-    return tuple(last.get(lane, 0) for lane in range(num_lanes))
-
-
-def _step_view(step: OuterStep) -> OuterStepView:
-    parts = tuple(
-        ClusterPartView.of(part, num_lanes=len(part.lanes), num_rows=sum(steps.num_rows for steps in part.lanes))
-        for part in step.parts
-    )
-    return OuterStepView(outer_step=step.outer_step, parts=parts, absent=tuple(sorted(step.absent)))

@@ -39,6 +39,7 @@ from assay.statistics.warnings import (
     is_watched,
 )
 from assay.store.ledger.catch_up import catch_up
+from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits, run_status, step_without_commits
 from assay.store.metrics.curves import (
@@ -359,7 +360,7 @@ def run_view(
         tags=annotations.tags if annotations else (),
         notes=annotations.notes if annotations else (),
         samples=(),
-        clusters=clusters_view(run.cluster_of) if run.cluster_of is not None else None,
+        clusters=clusters_view(run.cluster_of, goodput_of(ledger, [run], settings)) if run.cluster_of else None,
         session=session_view(Path(run.run_dir)) if run.is_session() else None,
     )
 
