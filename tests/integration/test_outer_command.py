@@ -21,6 +21,15 @@ def test_the_check_tells_outer_steps_and_bytes(outer_recipe: Path, tmp_path: Pat
     assert "clusters     2 are expected; 4 outer steps, after every 5 steps, each 8.3 kB a cluster" in printed
 
 
+def test_the_check_warns_of_a_deadline_shorter_than_the_measured_inner_steps(
+    outer_recipe: Path, tmp_path: Path
+) -> None:
+    assay = AssayAt(tmp_path / "home")
+    printed = [assay("train", str(outer_recipe), "--check", f"outer.deadline_s={limit}").out for limit in (0.001, 600)]
+    assert "note: outer.deadline_s=0.001: 5 inner steps of a cluster take about" in printed[0]
+    assert "outer.deadline_s" not in printed[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -75,10 +75,10 @@ def calibrate(recipe_values: LoadedConfig, *, world_size: int, seconds: float) -
 
 @contextmanager
 def short_run(recipe_values: LoadedConfig, *, world_size: int, **trainer: object) -> Iterator[Run]:
-    """Yield a run of the recipe in a temporary folder, without evaluations; `trainer` overrides keys of its
-    trainer."""
+    """Yield a run of the recipe in a temporary folder, on this cluster alone, without evaluations; `trainer` overrides
+    keys of its trainer."""
     changed = {**recipe_values.values.get("trainer", {}), "evaluate_every": None, **trainer}
-    values = {**recipe_values.values, "trainer": changed, "evaluation": None}
+    values = {**recipe_values.values, "trainer": changed, "evaluation": None, "outer": None}
     with TemporaryDirectory(prefix="assay-check-") as folder:
         run = plan_run(
             Home.at(Path(folder)),

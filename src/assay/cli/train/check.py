@@ -47,6 +47,8 @@ def check_lines(found: Preview, recipe: Recipe, measured: Calibration | None, *,
         yield f"             and of {found.completions} answers to each up to {sampled}, {sampled_per_step} a step"
     if recipe.outer is not None:
         yield f"clusters     {_outer_steps(found, recipe.outer)}"
+        if measured is not None:
+            yield from _deadline_note(recipe.outer, sum(measured.phase_s.values()))
     yield f"commits      {_commits(found, trainer)}"
     evaluate_every = trainer.evaluate_every if found.num_evaluations > 1 else None
     during = f"every {number_of(evaluate_every, 'step')} and " if evaluate_every else ""
@@ -79,6 +81,17 @@ def _outer_steps(found: Preview, outer: OuterConfig) -> str:
     count = number_of(-(-found.num_steps // outer.every), "outer step")
     sent = "" if found.parameters is None else f", each {bytes_text(change_bytes(found.parameters, outer))} a cluster"
     return f"{outer.clusters} are expected; {count}, after every {outer.every} steps{sent}"
+
+
+def _deadline_note(outer: OuterConfig, step_s: float) -> Iterator[str]:
+    """Warn of a deadline that is shorter than the inner steps of a cluster's lanes; `step_s`: a step of all lanes."""
+    inner_s = outer.every * step_s / outer.clusters
+    if inner_s > outer.deadline_s:
+        yield (
+            f"note: outer.deadline_s={outer.deadline_s:g}: {outer.every} inner steps of a cluster take about "
+            f"{duration_text(inner_s)}, so the first part will be refused. Use outer.deadline_s={2 * inner_s:.2g} or "
+            "more, or a smaller outer.every"
+        )
 
 
 def _commits(found: Preview, trainer: TrainerConfig) -> str:

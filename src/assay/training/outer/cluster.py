@@ -275,7 +275,8 @@ class ClusterTrainer:
             raise ConfigError(
                 f"outer.deadline_s={self._config.deadline_s:g}: {self._config.every} inner steps take "
                 f"{duration_text(self._inner_s)} here, so a cluster that dies once would miss every deadline. Use "
-                f"outer.deadline_s={2 * self._inner_s:.0f} or more, or fewer inner steps (outer.every)."
+                f"outer.deadline_s={2 * self._inner_s:.2g} or more, or fewer inner steps (outer.every), and let all "
+                "clusters begin again in another folder (--meet). No outer step was taken."
             )
 
     def _built(self, slots: tuple[int, ...]) -> _Inner:
