@@ -10,13 +10,12 @@ import torch
 
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.distributed.rank_device import device_of
-from assay.models.traced import PassTrace
 from assay.records.devices import DEVICES, DeviceSheet, find_device
 from assay.throughput.device_time import PassTime, pass_time
 from assay.training.methods.registry import method_of
 from assay.training.methods.sft.config import SftConfig
-from assay.training.pass_trace import trace_pass
-from assay.training.timed_passes import TimedCase, time_passes, time_products
+from assay.training.pass_trace import LossPass, trace_pass
+from assay.training.timed_passes import time_passes, time_products
 
 NOMINAL = DeviceSheet(0, 1e11, 1e11, 1e10, 0.0, 0.0, None, "a CPU, which only measurements describe")
 ON_CPU = {
@@ -54,7 +53,7 @@ def rank_shapes(seconds: float) -> Ranked:
     device, on_gpu = device_of(), torch.cuda.is_available()
     cases = {name: _case(on_gpu, **shape) for name, shape in (ON_GPU if on_gpu else ON_CPU).items()}
     sheet = DEVICES[find_device(torch.cuda.get_device_name(device)) or ""] if on_gpu else NOMINAL
-    traces = {name: _trace(case, on_gpu) for name, case in cases.items()}
+    traces = {name: trace_pass(case, on_gpu=on_gpu) for name, case in cases.items()}
     measured = dict(zip(cases, time_passes(list(cases.values()), device, seconds=seconds), strict=True))
     estimated = {name: pass_time(trace, sheet) for name, trace in traces.items()}
     products_s = time_products(traces["base"].products, device, seconds=seconds / 5)
@@ -68,7 +67,7 @@ def _corrected(time: PassTime, of_products: float, of_rest: float) -> float:
     return of_products * time.products + of_rest * (time.seconds - time.products)
 
 
-def _case(on_gpu: bool, *, rows: int | None = None, **model: int) -> TimedCase:
+def _case(on_gpu: bool, *, rows: int | None = None, **model: int) -> LossPass:
     sizes = {"vocab_size": 50_304, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 4096} if on_gpu else {
         "vocab_size": 2000, "hidden_size": 192, "num_heads": 4, "intermediate_size": 512,
     }  # fmt: skip
@@ -76,13 +75,7 @@ def _case(on_gpu: bool, *, rows: int | None = None, **model: int) -> TimedCase:
     config = SftConfig.model_validate({"train_on": "all", "model": {"type": "new", "num_layers": 2, **sizes, **model}})
     ids = Ragged(np.ones((count, tokens), np.int64), np.full(count, tokens, np.int32))
     batch = MicroBatch(np.arange(count, dtype=np.uint64), {"input_ids": ids}, {})
-    return TimedCase(method_of(config), batch, "bfloat16" if on_gpu else "float32", compute_copy=on_gpu)
-
-
-def _trace(case: TimedCase, on_gpu: bool) -> PassTrace:
-    return trace_pass(
-        case.method, case.micro_batch, precision=case.precision, compute_copy=case.compute_copy, on_gpu=on_gpu
-    )
+    return LossPass(method_of(config), batch, "bfloat16" if on_gpu else "float32", compute_copy=on_gpu)
 
 
 if __name__ == "__main__":

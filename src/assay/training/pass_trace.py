@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from torch.utils.module_tracker import ModuleTracker
 from assay.base.shapes import Shaped
 from assay.data.loader.batch import MicroBatch
 from assay.models.compute_copy import as_bfloat16
-from assay.models.described import has_numbers
+from assay.models.described import has_numbers, on_device
 from assay.models.kernels.triton_use import assumed_triton
 from assay.models.traced import Direction, PassTrace, Product, TracedAttention
 from assay.training.trainer.config import Precision
@@ -38,16 +38,31 @@ _MATRICES = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "at
 """Operator -> positions of its two matrices."""
 
 
-def trace_pass(
-    method: LossMethod, micro_batch: MicroBatch, *, precision: Precision, compute_copy: bool, on_gpu: bool
-) -> PassTrace:
-    """Return the operators of a forward and a backward pass over a micro-batch."""
-    with FakeTensorMode() as numberless:
-        model = method.build_model().train()
-        forward = LaneForward(method, device=CPU, precision=precision, seed=0, compute_copy=compute_copy)
-        num_trained, num_frozen = _sizes([model, *forward.frozen_models.values()])
-        if compute_copy:
+class LossPass(NamedTuple):
+    """A forward and a backward pass of a method's loss over a micro-batch."""
+
+    method: LossMethod
+    micro_batch: MicroBatch
+    precision: Precision
+    compute_copy: bool
+
+    def build(self, device: torch.device) -> tuple[nn.Module, LaneForward]:
+        """Build the model and the forward pass."""
+        model = on_device(self.method.build_model(), device).train()
+        forward = LaneForward(
+            self.method, device=device, precision=self.precision, seed=0, compute_copy=self.compute_copy
+        )
+        if self.compute_copy:
             as_bfloat16(model)
+        return model, forward
+
+
+def trace_pass(loss_pass: LossPass, *, on_gpu: bool) -> PassTrace:
+    """Return the operators of a pass."""
+    method, micro_batch = loss_pass.method, loss_pass.micro_batch
+    with FakeTensorMode() as numberless:
+        model, forward = loss_pass.build(CPU)
+        num_trained, num_frozen = _sizes([model, *forward.frozen_models.values()])
     operators = _Operators(numberless)
     with assumed_triton(on_gpu), operators, operators.modules:
         with _saved_bytes([model, *forward.frozen_models.values()]) as saved_bytes:

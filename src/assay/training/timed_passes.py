@@ -2,33 +2,19 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
-from assay.data.loader.batch import MicroBatch
-from assay.models.compute_copy import as_bfloat16
 from assay.models.traced import Product
-from assay.training.trainer.config import Precision
-from assay.training.trainer.lane_forward import LaneForward
-from assay.training.trainer.method import LossMethod
+from assay.training.pass_trace import LossPass
 
 MIN_ROUNDS = 3
 """Rounds that count; one before them warms up."""
 
 
-class TimedCase(NamedTuple):
-    """A pass to be timed."""
-
-    method: LossMethod
-    micro_batch: MicroBatch
-    precision: Precision
-    compute_copy: bool
-
-
-def time_passes(cases: Sequence[TimedCase], device: torch.device, *, seconds: float) -> list[float]:
-    """Return the least seconds of a forward and a backward pass of each case; they take turns for so long."""
-    return _least_seconds([_pass(case, device) for case in cases], device, seconds=seconds)
+def time_passes(passes: Sequence[LossPass], device: torch.device, *, seconds: float) -> list[float]:
+    """Return the least seconds of each pass; they take turns for so long."""
+    return _least_seconds([_pass(loss_pass, device) for loss_pass in passes], device, seconds=seconds)
 
 
 def time_products(products: Sequence[Product], device: torch.device, *, seconds: float) -> float:
@@ -38,13 +24,10 @@ def time_products(products: Sequence[Product], device: torch.device, *, seconds:
     return sum(product.calls * call_s for product, call_s in zip(products, times_s, strict=True))
 
 
-def _pass(case: TimedCase, device: torch.device) -> Callable[[], object]:
-    model = case.method.build_model().to(device).train()
-    forward = LaneForward(case.method, device=device, precision=case.precision, seed=0, compute_copy=case.compute_copy)
-    if case.compute_copy:
-        as_bfloat16(model)
+def _pass(loss_pass: LossPass, device: torch.device) -> Callable[[], object]:
+    model, forward = loss_pass.build(device)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    return lambda: torch.autograd.grad(forward.loss_of(model, case.micro_batch).sum, weights, allow_unused=True)
+    return lambda: torch.autograd.grad(forward.loss_of(model, loss_pass.micro_batch).sum, weights, allow_unused=True)
 
 
 def _product(product: Product, device: torch.device) -> Callable[[], object]:

@@ -22,7 +22,7 @@ from assay.data.loader.loader import Loader
 from assay.models import line_attention
 from assay.models.traced import PassTrace, at_depth
 from assay.training.methods.registry import method_of
-from assay.training.pass_trace import trace_pass
+from assay.training.pass_trace import LossPass, trace_pass
 from assay.training.recipe import Recipe
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.method import Method
@@ -81,8 +81,8 @@ def case_of(case: str, folder: Path) -> tuple[Method, MicroBatch]:
     return method_of(recipe.method), share.lanes[0].micro_batches[0]
 
 
-def traced(method: Method, batch: MicroBatch, **keys: Any) -> PassTrace:
-    return trace_pass(method, batch, **{"precision": "float32", "compute_copy": False, "on_gpu": False, **keys})
+def traced(method: Method, batch: MicroBatch, *, on_gpu: bool = False) -> PassTrace:
+    return trace_pass(LossPass(method, batch, "float32", compute_copy=False), on_gpu=on_gpu)
 
 
 def with_numbers(method: Method, batch: MicroBatch) -> tuple[list[Tensor], Callable[[], Tensor]]:

@@ -16,11 +16,13 @@ class OperatorView(View):
     sizes: str
     """For a product, rows x inputs x outputs; for attention, sequences x tokens x heads x width."""
     calls: int
+    """Times that it is computed."""
     flops: int
     """As torch counts them."""
     num_bytes: int
     """Matrices read and written."""
     seconds: float
+    """Time of all calls."""
     lost: dict[str, float]
     """Share of these seconds that is lost to `tiles`, `waves`, `alignment` and `vocabulary`."""
 

@@ -35,15 +35,14 @@ from assay.throughput.device_time import (
 from assay.throughput.shape_changes import ShapeChange, new_model, shape_changes
 from assay.throughput.sharded import sharded_memory
 from assay.throughput.step_shapes import StepEstimate, collectives, saved, update_seconds
-from assay.training.methods.registry import method_of
 from assay.training.recipe import Recipe
-from assay.training.timed_passes import TimedCase, time_passes, time_products
+from assay.training.timed_passes import time_passes, time_products
 from assay.workflows.preview import FLOAT_BYTES, machine_bytes, rank_memory
 from assay.workflows.run import check_recipe
 from assay.workflows.throughput.traced_recipe import (
     SampledRows,
     changed,
-    precision_on,
+    pass_of,
     resized,
     sampled_rows,
     trace_recipe,
@@ -199,16 +198,8 @@ def _measured_factors(own: _Case, setting: Setting) -> PassTime:
 
 def _time_passes(cases: Sequence[_Case], setting: Setting) -> list[float]:
     """Return the seconds of a pass of each case, timed here in turn."""
-    timed = [
-        TimedCase(
-            method_of(case.recipe.method),
-            case.micro_batch,
-            precision_on(case.recipe, on_gpu=setting.on_gpu),
-            case.recipe.trainer.weights.compute == "bfloat16",
-        )
-        for case in cases
-    ]
-    return time_passes(timed, device_of(), seconds=MEASURED_S)
+    passes = [pass_of(case.recipe, case.micro_batch, on_gpu=setting.on_gpu) for case in cases]
+    return time_passes(passes, device_of(), seconds=MEASURED_S)
 
 
 # Advice

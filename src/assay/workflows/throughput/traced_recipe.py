@@ -17,7 +17,7 @@ from assay.data.loader.loader import Loader
 from assay.models.traced import PassTrace, at_depth
 from assay.throughput.shape_changes import new_model
 from assay.training.methods.registry import method_of
-from assay.training.pass_trace import trace_pass
+from assay.training.pass_trace import LossPass, trace_pass
 from assay.training.recipe import Recipe
 from assay.training.trainer.config import Precision
 from assay.training.trainer.method_config import samples
@@ -70,31 +70,25 @@ def resized(batch: MicroBatch, factor: float) -> MicroBatch:
     return replace(batch.take(rows), line=line)
 
 
-def precision_on(recipe: Recipe, *, on_gpu: bool) -> Precision:
-    """Return the precision of products where the recipe leaves it to the device."""
-    precision = recipe.trainer.precision
-    return ("bfloat16" if on_gpu else "float32") if precision == "auto" else precision
+def pass_of(recipe: Recipe, batch: MicroBatch, *, on_gpu: bool) -> LossPass:
+    """Return the pass of a recipe's model over a micro-batch, with the precision that the device has by default."""
+    trainer = recipe.trainer
+    precision: Precision = ("bfloat16" if on_gpu else "float32") if trainer.precision == "auto" else trainer.precision
+    return LossPass(method_of(recipe.method), batch, precision, trainer.weights.compute == "bfloat16")
 
 
 def trace_recipe(recipe: Recipe, batch: MicroBatch, *, on_gpu: bool) -> PassTrace:
     """Trace a pass of the recipe's model over a micro-batch."""
+
+    def traced(recipe: Recipe) -> PassTrace:
+        return trace_pass(pass_of(recipe, batch, on_gpu=on_gpu), on_gpu=on_gpu)
+
     found = new_model(recipe)
     if found is None or found[1].num_layers <= MAX_TRACED_LAYERS:
-        return _traced(recipe, batch, on_gpu=on_gpu)
+        return traced(recipe)
     key, model = found
-    depths = (changed(recipe, {f"{key}.num_layers": depth}) for depth in (1, MAX_TRACED_LAYERS))
-    one, two = (_traced(shallow, batch, on_gpu=on_gpu) for shallow in depths)
+    one, two = (traced(changed(recipe, {f"{key}.num_layers": depth})) for depth in (1, MAX_TRACED_LAYERS))
     return at_depth(one, two, model.num_layers)
-
-
-def _traced(recipe: Recipe, batch: MicroBatch, *, on_gpu: bool) -> PassTrace:
-    return trace_pass(
-        method_of(recipe.method),
-        batch,
-        precision=precision_on(recipe, on_gpu=on_gpu),
-        compute_copy=recipe.trainer.weights.compute == "bfloat16",
-        on_gpu=on_gpu,
-    )
 
 
 def changed(recipe: Recipe, patch: dict[str, Any]) -> Recipe:
