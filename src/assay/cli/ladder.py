@@ -19,8 +19,7 @@ from assay.cli.launch_target import (
 from assay.cli.parameters import FILE, current_home, json_option, print_status, print_view, writable_ledger
 
 if TYPE_CHECKING:
-    from assay.workflows.ladder.check import LadderCheck
-    from assay.workflows.ladder.config import LadderConfig
+    from assay.workflows.ladder.folder import OpenLadder
 
 
 @click.command(cls=Command, sections=OPTION_SECTIONS)
@@ -55,7 +54,6 @@ def ladder(
     from assay.reporting.terminal.document import print_document
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
-    from assay.workflows.ladder.check import check_ladder
     from assay.workflows.ladder.folder import declare_ladder, find_declared, load_ladder
     from assay.workflows.ladder.ladder import LadderRun
     from assay.workflows.ladder.page import PAGE, write_page
@@ -71,14 +69,12 @@ def ladder(
         )
     opened = find_declared(loaded, clock)
     if opened is None:
-        checked = check_ladder(loaded, clock)
-        _print_check(config, checked, is_quiet=not check)
-        if check:
-            return
-        opened = declare_ladder(loaded, base_run=checked.base_run, clock=clock)
+        _check(loaded, clock, is_printed=check)
     elif check:
         click.echo(f"ladder {config.name} is declared already, with this file. Nothing was started.")
+    if check:
         return
+    opened = opened or declare_ladder(loaded, clock)
     with writable_ledger(home) as ledger, marking(home, config.name):
         launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, clock, of="ladder")
         execution = ExecutionSettings(launcher, runs_at_once, host=target.host(), warn=print_warning)
@@ -91,16 +87,20 @@ def ladder(
         raise SystemExit(1)
 
 
-def _print_check(config: "LadderConfig", checked: "LadderCheck", *, is_quiet: bool) -> None:
+def _check(loaded: "OpenLadder", clock: SystemClock, *, is_printed: bool) -> None:
+    """Check a ladder that is not declared yet; print its warnings, and what it will do."""
     from assay.reporting.views.statements import statement_text
+    from assay.workflows.ladder.check import check_ladder
+    from assay.workflows.ladder.folder import find_base_run
 
+    checked, config = check_ladder(loaded, clock), loaded.config
     for warning in checked.warnings:
         click.echo(f"warning: {statement_text(warning)}", err=True)
-    if not is_quiet:
-        rungs = f"{number_of(len(config.rungs), 'rung')}, " if config.rungs else ""
+    if is_printed:
+        sizes = [number_of(len(config.rungs), "rung"), number_of(len(config.changes), "change")]
         click.echo(
-            f"ladder {config.name}: {rungs}{number_of(len(config.changes), 'change')}, at most {checked.num_runs:,} "
-            f"runs and those that check the sum; the base was run as {checked.base_run}. Nothing was started.\n"
+            f"ladder {config.name}: {', '.join(sizes)}, at most {checked.num_runs:,} runs and those that check the "
+            f"sum; the base was run as {find_base_run(loaded)}. Nothing was started.\n"
             "the first change's campaign, whose level all have until one is adopted:"
         )
         for line in checked.power:

@@ -113,7 +113,7 @@ def why_text(view: LadderView, step: LadderStep) -> str:
         return f"{f'Rung {rung}. ' if rung else ''}{clause_text(clause)}"
     if step.step == BASE_STEP:
         losses = number_of(len(clauses), "loss", "losses")
-        return f"{losses} in the band of the smaller rungs' law." if clauses else ""
+        return f"{losses} in the band of the smaller rungs' law." if clauses else "Trained; no gate judges its losses."
     own = [clause for rung, clause in clauses if rung == OWN_SIZE]
     is_open = [clause for clause in own if clause.verdict == "undecided" and clause.reason != NO_VERDICT]
     deciding = [clause for clause in own if clause.verdict == "fail"] or is_open[:1] or own[:1]
@@ -177,12 +177,12 @@ def _worth(view: LadderView) -> Iterator[Block]:
     alone = {name: words for name, words in _together_rows(view) if name in view.changes}
     yield TitledTable.of(
         "",
-        "On the newest known-good config; and alone on the base, with fresh seeds, for adopted changes.",
+        f"On the newest known-good config{'; and alone on the base, with fresh seeds' if alone else ''}.",
         rows,
         (name("change"), lambda row: row[0].step),
         (name("action", drop_order=2), lambda row: row[0].action),
         (name("gain on the config then"), lambda row: interval_words(row[1].effect, row[1].unit)),
-        (name("alone on the base", drop_order=1), lambda row: alone.get(row[0].step, "")),
+        *([(name("alone on the base", drop_order=1), lambda row: alone.get(row[0].step, ""))] if alone else []),
         (number("error spent", drop_order=3), lambda row: f"{row[0].error_rate:.2%}"),
     )
     gains = [

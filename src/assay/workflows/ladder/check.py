@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.base.clock import Clock
 from assay.base.config import LoadedConfig, changed_leaves
@@ -12,10 +12,9 @@ from assay.data.dataset.dataset import Dataset
 from assay.decision.candidate import patched
 from assay.decision.config import Candidate
 from assay.records.ladder import BASE_STEP, OWN_SIZE
-from assay.records.statement import Statement
 from assay.statistics.scaling.points import read_points
 from assay.training.recipe import Recipe
-from assay.workflows.campaign.check import check_arms, check_campaign
+from assay.workflows.campaign.check import CampaignCheck, check_arms, check_campaign
 from assay.workflows.ladder.config import Rung, several_changes_text
 from assay.workflows.ladder.folder import OpenLadder, find_base_run
 from assay.workflows.ladder.rule import next_error_rate
@@ -24,21 +23,13 @@ from assay.workflows.throughput.attempt import MIN_STEPS
 from assay.workflows.throughput.calibrate import WARMING_STEPS
 
 
-class LadderCheck(NamedTuple):
-    """What is known of a ladder before its first run."""
+def check_ladder(ladder: OpenLadder, clock: Clock) -> CampaignCheck:
+    """Check a ladder's file before anything starts. Raises `ConfigError` for the first problem.
 
-    base_run: str
-    num_runs: int
-    """At most, without those of the last step."""
-    power: list[Statement]
-    """Power of the first change's campaign, whose level the others have if nothing is adopted."""
-    warnings: list[Statement]
-
-
-def check_ladder(ladder: OpenLadder, clock: Clock) -> LadderCheck:
-    """Check a ladder's file before anything starts. Raises `ConfigError` for the first problem."""
-    config, base_run = ladder.config, find_base_run(ladder)
-    base, dataset = check_recipe(_patched(ladder, {}))
+    Returns what is known of the first change's campaign, with the runs of all steps but the last one.
+    """
+    find_base_run(ladder)
+    config, (base, dataset) = ladder.config, check_recipe(_patched(ladder, {}))
     for rung in config.rungs:
         with _named(f"rung '{rung.name}'"):
             _check_rung(rung, (base, dataset), check_recipe(_patched(ladder, {}, rung.name)))
@@ -55,7 +46,7 @@ def check_ladder(ladder: OpenLadder, clock: Clock) -> LadderCheck:
     ]
     num_runs = sum(check_arms(campaign, is_declared=campaign.is_declared) for campaign in campaigns)
     first = check_campaign(campaigns[len(config.trial_rungs) - 1], clock)
-    return LadderCheck(base_run, num_runs + len(config.rungs) * config.seeds, first.power, first.warnings)
+    return first._replace(num_runs=num_runs + len(config.rungs) * config.seeds)
 
 
 def _patched(ladder: OpenLadder, patch: Mapping[str, Any], rung: str = OWN_SIZE) -> LoadedConfig:

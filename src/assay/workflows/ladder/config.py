@@ -26,8 +26,6 @@ from assay.base.config import (
 )
 from assay.base.errors import ConfigError
 from assay.base.key_reference import key_reference
-from assay.base.parsing.nesting import parse_json
-from assay.base.value_text import kind_text
 from assay.decision.candidate import BASELINE
 from assay.decision.config import Benchmark, Candidate, Name, Share, StandardRule
 from assay.records.ladder import BASE_STEP, OWN_SIZE, TOGETHER_STEP
@@ -128,8 +126,8 @@ class LadderConfig(FrozenConfig):
     """In the order in which they are tried. Each has a patch of one key, and no two have the same key."""
 
     candidates_from: tuple[str, ...] = ()
-    """JSON files with further changes, in the same form: a list, or an object with `candidates`. They come after
-    `changes`, in the files' order."""
+    """JSON or YAML files with further changes under `candidates`, in the same form. They come after `changes`, in the
+    files' order."""
 
     seeds: PositiveInt
     """Paired seeds of each campaign at its last look. Every campaign has fresh seeds."""
@@ -251,16 +249,9 @@ def read_ladder(file: Path, overrides: tuple[str, ...] = ()) -> LadderConfig:
 
 
 def _candidates_in(path: Path) -> list[Any]:
-    """Return the candidates in a JSON file: a list, or an object with `candidates`."""
-    try:
-        tree = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file, and candidates_from names it.") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}); expected candidates.") from error
-    found = tree.get("candidates") if isinstance(tree, dict) else tree
+    found = read_config_file(path, ()).values.get("candidates")
     if not isinstance(found, list):
-        raise ConfigError(f"{path}: expected a list of candidates, found {kind_text(found)}.")
+        raise ConfigError(f"{path}: has no list 'candidates', and candidates_from names it.")
     return found
 
 

@@ -167,9 +167,9 @@ def load_ladder(home: Home, file: Path, overrides: tuple[str, ...] = ()) -> Open
     return OpenLadder(home, config, file.parent, KnownGoodConfig(path, *known_good_recipe(path)))
 
 
-def declare_ladder(ladder: OpenLadder, *, base_run: str, clock: Clock) -> OpenLadder:
-    """Write the declaration of a ladder."""
-    record = _declaration(ladder, base_run, clock)
+def declare_ladder(ladder: OpenLadder, clock: Clock) -> OpenLadder:
+    """Write the declaration of a ladder. Raises `ConfigError` if its base was never run."""
+    record = _declaration(ladder, find_base_run(ladder), clock)
     ladder.store.put_if_absent(LADDER_FILE, record.to_json().encode())
     opened = find_declared(ladder, clock)
     assert opened is not None, "it was written above"
