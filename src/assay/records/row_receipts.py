@@ -1,15 +1,11 @@
 """Row receipts of a recorded run: which rows `assay.torch.RowLoader` handed to another tool's loop, and how often.
 
-    receipts of each attempt --but the steps that a later attempt repeats--> how often each row came in each epoch
-
-A receipt names a step of the loader, so rows that were read ahead of a kill do not count as trained.
+receipts of each attempt --but the steps that a later attempt repeats--> how often each row came in each epoch
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
-
-MAX_AHEAD = 1  # Steps that a loop may read ahead. If it reads more, its steps are not those of the loader.
 
 
 class LoaderFacts(NamedTuple):
@@ -47,9 +43,10 @@ class AttemptReceipts(NamedTuple):
         return min((receipt.loader_step for receipt in self.receipts()), default=self.start_step) - self.start_step
 
     def is_in_step(self) -> bool:
-        """Return whether the loop's steps are those of the loader."""
-        newest = {receipt.step: receipt.loader_step + 1 - self.steps_ahead() for receipt in self.receipts()}
-        return all(abs(loader_step - step) <= MAX_AHEAD for step, loader_step in newest.items())
+        """Return whether the loop's steps are those of the loader, of which it may read one ahead."""
+        ahead = self.steps_ahead()
+        newest = {receipt.step: receipt.loader_step + 1 - ahead for receipt in self.receipts()}
+        return all(abs(loader_step - step) <= 1 for step, loader_step in newest.items())
 
     def gaps(self) -> Iterator[str]:
         """Yield why the receipts do not show which rows its steps trained."""
@@ -87,8 +84,9 @@ def count_rows(attempts: Iterable[AttemptReceipts]) -> RowCounts | None:
         unknown.append("earlier attempts read another dataset")
     epochs: dict[int, Counter[int]] = {}
     for attempt in filter(AttemptReceipts.is_in_step, effective):
+        end_step = attempt.end_step + attempt.steps_ahead()
         for receipt in attempt.receipts():
-            if receipt.loader_step < attempt.end_step + attempt.steps_ahead():
+            if receipt.loader_step < end_step:
                 epochs.setdefault(receipt.loader_step // facts.steps_per_epoch, Counter()).update(receipt.rows)
     whole, rest = divmod(effective[-1].end_step + effective[-1].steps_ahead(), facts.steps_per_epoch)
     counts = [epochs.get(epoch, Counter()) for epoch in range(whole + bool(rest))]
