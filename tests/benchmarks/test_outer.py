@@ -1,34 +1,49 @@
-"""The simulated clusters of the study of outer steps."""
+"""The settings of the study of outer steps, and how they are compared."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from outer import PUBLISHED, Setting, compared, corpus, rows_of, train
-
-SHORT = Setting(steps=8)
-
-
-@pytest.mark.slow
-def test_one_cluster_that_averages_with_itself_trains_like_no_outer_steps() -> None:
-    alone, averaged = train(SHORT, 0), train(replace(SHORT, every=2, bits=32), 0)
-    assert averaged["loss"] == pytest.approx(alone["loss"], rel=1e-5)
-    assert train(replace(PUBLISHED, clusters=1, steps=8, every=2, bits=32), 0)["loss"] != pytest.approx(
-        alone["loss"], rel=1e-3
-    )
-
-
-def test_a_lane_reads_its_own_rows_and_no_held_out_file() -> None:
-    text, held_out = corpus()
-    rows = [rows_of(text, (seed, lane, step), 4) for seed in (0, 1) for lane in (0, 1) for step in (1, 2)]
-    assert len({row.tobytes() for row in rows}) == 8
-    assert text.tobytes().find(held_out[0].tobytes()) == -1
+from assay.base.errors import TrainingError
+from outer import STUDIES, TWO, Setting, compared, measured, trained, trained_weights
 
 
 def test_differences_are_paired_over_the_seeds() -> None:
     reference, own = [2.0, 3.0, 2.5], [2.1, 3.12, 2.66]
-    row = compared(*([{"loss": loss, "bytes": 7} for loss in losses] for losses in (own, reference)))
+    row = compared(own, reference)
     interval = stats.ttest_1samp(np.divide(own, reference) - 1, 0).confidence_interval()
     assert (row.difference - row.half_width, row.difference + row.half_width) == pytest.approx(tuple(interval))
+
+
+def test_a_study_continues_with_the_run_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[Setting, int]] = []
+
+    def loss(setting: Setting, seed: int, folder: Path) -> float:
+        begun.append((setting, seed))
+        if len(begun) == 3:
+            raise TrainingError("cluster-1 failed")
+        return seed + 0.5
+
+    monkeypatch.setattr(Setting, "loss", loss)
+    with pytest.raises(TrainingError):
+        measured([Setting(), TWO], 2, tmp_path, jobs=1)
+    assert len(begun) == 4
+    assert measured([Setting(), TWO], 2, tmp_path, jobs=1) == {Setting(): [0.5, 1.5], TWO: [0.5, 1.5]}
+    assert begun[4:] == [begun[2]]
+
+
+def test_each_setting_is_compared_with_synchronous_training_of_the_same_rows_and_weights(tmp_path: Path) -> None:
+    for setting in {setting for study in STUDIES.values() for setting in study}:
+        own, reference = (set(item.overrides(3, tmp_path)) for item in (setting, setting.reference))
+        assert reference <= own and {key.partition("=")[0] for key in own - reference} <= {
+            "outer", "outer.every", "outer.optimizer", "outer.bits", "loader.lanes", "loader.global_batch_size",
+        }  # fmt: skip
+    (weights,) = {*trained(TWO)[0].overrides(3, tmp_path)} - {*TWO.overrides(3, tmp_path)}
+    assert str(trained_weights(3, tmp_path)) in weights
+
+
+def test_one_cluster_alone_has_its_share_of_the_rows() -> None:
+    assert "loader.global_batch_size=16" in replace(Setting(), share=3).overrides(0, Path())

@@ -10,6 +10,7 @@ from in_process import AssayAt
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_pilot_trains_each_candidate_with_each_seed_and_keeps_nothing(
     tiny_recipe_tree: dict[str, object], tmp_path: Path
 ) -> None:
@@ -17,7 +18,8 @@ def test_a_pilot_trains_each_candidate_with_each_seed_and_keeps_nothing(
     path.write_text(yaml.safe_dump({**tiny_recipe_tree, "outer": {"every": 5}}))
     printed = AssayAt(tmp_path / "home")("train", "pilot", str(path), "--steps", "10")
     losses = [line for line in printed.err.splitlines() if line.count(",") >= 2 and ": 0." in line]
-    assert len(losses) == len(CANDIDATES)
+    assert len(losses) == 2 + len(CANDIDATES)
+    assert [line.partition(":")[0] for line in losses[:3]] == ["synchronous training", "one cluster alone", "averaging"]
     assert printed.out.startswith("outer.optimizer.type=")
     assert not list((tmp_path / "home").glob("*/run.json"))
 

@@ -19,8 +19,9 @@ from assay.cli.parameters import FILE
 def pilot(recipe: Path, overrides: tuple[str, ...], steps: int | None) -> None:
     """Train RECIPE with several outer optimizers for a few steps, and propose one.
 
-    Every optimizer trains with three seeds, with all its clusters on this machine. Nothing is kept. Averaging is
-    proposed unless another optimizer has a lower held-out loss with every seed.
+    Every optimizer trains with three seeds, with all its clusters on this machine, and so do synchronous training and
+    one cluster alone, for comparison. Nothing is kept. Averaging is proposed unless another optimizer has a lower
+    held-out loss with every seed.
     """
     from assay.base.config import dotted_leaves
     from assay.workflows.outer.pilot import run_pilot

@@ -22,8 +22,8 @@ CANDIDATES: tuple[OuterOptimizerConfig, ...] = (
 )
 """Optimizers that a pilot compares; rate / (1 - momentum) is 1, 1.4, 1.6 and 7."""
 MAX_FACTOR = 2.0
-"""Largest rate / (1 - momentum) without a warning. In `benchmarks/outer.py loss`, 1.6 was as good as averaging from
-random weights, and 7 was worse than one cluster alone.
+"""Largest rate / (1 - momentum) without a warning. On small models with random weights, 1.6 was about as good as
+averaging, and 7 was worse than one cluster alone (docs/experiments.md).
 """
 
 
