@@ -19,20 +19,20 @@ def test_differences_are_paired_over_the_seeds() -> None:
 
 
 def test_a_study_continues_with_the_run_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[tuple[Setting, int]] = []
+    started: list[tuple[Setting, int]] = []
 
     def loss(setting: Setting, seed: int, folder: Path) -> float:
-        begun.append((setting, seed))
-        if len(begun) == 3:
+        started.append((setting, seed))
+        if len(started) == 3:
             raise TrainingError("cluster-1 failed")
         return seed + 0.5
 
     monkeypatch.setattr(Setting, "loss", loss)
     with pytest.raises(TrainingError):
         measured([Setting(), TWO], 2, tmp_path, jobs=1)
-    assert len(begun) == 4
+    assert len(started) == 4
     assert measured([Setting(), TWO], 2, tmp_path, jobs=1) == {Setting(): [0.5, 1.5], TWO: [0.5, 1.5]}
-    assert begun[4:] == [begun[2]]
+    assert started[4:] == [started[2]]
 
 
 def test_each_setting_is_compared_with_synchronous_training_of_the_same_rows_and_weights(tmp_path: Path) -> None:

@@ -4,21 +4,9 @@ from collections.abc import Callable
 from typing import Literal
 
 Phase = Literal[
-    "startup",
-    "data",
-    "synchronisation",
-    "generation",
-    "reward",
-    "compute",
-    "communication",
-    "checkpoint",
-    "evaluation",
-    "meeting",
-    "lost",
-    "late",
-    "stalled",
-    "idle",
-]
+    "startup", "data", "synchronisation", "generation", "reward", "compute", "communication", "checkpoint",
+    "evaluation", "meeting", "lost", "late", "stalled", "idle",
+]  # fmt: skip
 """What a device is doing. `synchronisation`: weights are gathered to sample from; `generation`: the model
 answers prompts; `reward`: its answers are graded; `meeting`: it waits for other clusters. `lost` is work that was
 rolled back; `late`: inner steps whose part no outer step names; `idle`: held, with nothing to do."""
