@@ -52,8 +52,7 @@ def audit_cluster(run: Run, log: CommitLog, commits: Sequence[Commit], weights: 
         problems.append(str(error))
     rows_expected = 0
     try:
-        loader = _loader(run, recipe)
-        for problem, num_rows in compared_lanes(loader, parts):
+        for problem, num_rows in compared_lanes(_loader(run, recipe), parts):
             problems += [problem] if problem else []
             rows_expected += num_rows
     except (AssayError, OSError) as error:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from assay.records.phase import WAITING
 from assay.store.heartbeat import Beat
 
-SLOW_PHASES = frozenset(("startup", "evaluation", "checkpoint"))
+SLOW_PHASES = frozenset(("startup", "evaluation", "checkpoint", "meeting"))
 """Phases without steps, which have a fixed limit."""
 SLOW_PHASE_LIMIT_S = 900.0
 STOPPED = "stopped by a signal"

@@ -4,6 +4,8 @@ import sys
 import time
 from collections.abc import Callable
 
+import pytest
+
 from assay.reporting.views.triage_statements import silence_text
 from assay.store.heartbeat import Beat, Heartbeats
 from assay.triage.hang import (
@@ -74,6 +76,13 @@ def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None
     beats = [beat(phase="checkpoint", at_s=100.0), beat(phase="checkpoint", at_s=99.0)]
     found = find_hung_rank(beats, now_s=100 + SLOW_PHASE_LIMIT_S, least_s=5.0)
     assert found is not None and found.rank == 1
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "meeting"])
+def test_what_waits_for_a_store_may_be_silent_for_longer_than_steps(phase: str) -> None:
+    beats = [beat(phase=phase, at_s=100.0)]
+    assert find_hung_rank(beats, now_s=99 + SLOW_PHASE_LIMIT_S, least_s=5.0) is None
+    assert find_hung_rank(beats, now_s=100 + SLOW_PHASE_LIMIT_S, least_s=5.0) is not None
 
 
 def watched(own_per_step: list[float], windows: int, loads: tuple[int, ...] = ()) -> list:

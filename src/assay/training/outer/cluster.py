@@ -12,6 +12,7 @@ must arrive at the same change.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch.distributed as dist
@@ -127,6 +128,7 @@ class ClusterTrainer:
                 return "stopped"
             if self._ranks.rank == 0:
                 self._check_deadline()
+                self._recorder.phase("meeting")
                 self._put_part()
         if (entry := self._wait_for_entry(has_part=has_part)) is None:
             return "stopped"
@@ -270,8 +272,9 @@ class ClusterTrainer:
 
     def _check_deadline(self) -> None:
         """Raise `ConfigError` if the deadline is shorter than the first inner steps took."""
-        is_first = self._state.outer_step == 0 and not self._context.is_replay
-        if is_first and self._inner_s > self._config.deadline_s:
+        if self._state.outer_step or self._context.is_replay:
+            return
+        if self._inner_s > self._config.deadline_s:
             raise ConfigError(
                 f"outer.deadline_s={self._config.deadline_s:g}: {self._config.every} inner steps take "
                 f"{duration_text(self._inner_s)} here, so a cluster that dies once would miss every deadline. Use "
@@ -303,11 +306,8 @@ def wait_to_begin(
     context: RankContext, meeting: Meeting, recorder: Recorder, *, recipe_sha256: str
 ) -> OuterState | None:
     """Wait until the run has begun; return the state before the first outer step, or None after a stop request."""
-    num_lanes, lane_steps = context.loader.config.lanes, context.num_steps
-
-    def begin(waited_s: float) -> OuterBegan | None:
-        return meeting.begin(recipe_sha256=recipe_sha256, num_lanes=num_lanes, lane_steps=lane_steps, waited_s=waited_s)
-
+    sizes = {"num_lanes": context.loader.config.lanes, "lane_steps": context.num_steps}
+    begin = partial(meeting.begin, recipe_sha256=recipe_sha256, **sizes)
     began = wait_for(context, recorder, begin, pause_s=POLL_S)
     return None if began is None else OuterState.after_entries([began])
 

@@ -70,7 +70,7 @@ class Meeting:
         found = [ClusterAnnounced.from_json(self.store.get(key), source=key) for key in keys]
         return {item.cluster: item for item in found}
 
-    def begin(self, *, recipe_sha256: str, num_lanes: int, lane_steps: int, waited_s: float) -> OuterBegan | None:
+    def begin(self, waited_s: float, *, recipe_sha256: str, num_lanes: int, lane_steps: int) -> OuterBegan | None:
         """Begin the run unless it has begun: with all clusters, or after the deadline with those that are there.
 
         Returns the first entry; None if the run has not begun.
@@ -216,10 +216,9 @@ class Meeting:
 
     def _replace_reported(self) -> None:
         """Replace the changes that were reported as damaged, if this cluster has them in memory."""
-        for item in [*self.store.list("damaged/")]:
-            sha256 = item.key.rpartition("/")[2]
-            if sha256 in self._changes:
-                self.replace_change(sha256, self._changes[sha256])
+        reported = {item.key.rpartition("/")[2] for item in self.store.list("damaged/")}
+        for sha256 in reported & {*self._changes}:
+            self.replace_change(sha256, self._changes[sha256])
 
 
 def differences(part: OuterPart, other: OuterPart) -> tuple[str, ...]:

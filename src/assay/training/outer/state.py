@@ -38,8 +38,8 @@ class OuterState:
         began = entries[0]
         if not isinstance(began, OuterBegan):
             raise DataError("outer/00000000.json does not begin a run: the log of outer steps was changed. Restore it.")
-        num_lanes = sum(len(lanes) for lanes in began.lanes.values())
-        state = cls(0, began.inner_steps, began.lane_steps, (0,) * num_lanes, began.lanes, {})
+        positions = (0,) * sum(map(len, began.lanes.values()))
+        state = cls(0, began.inner_steps, began.lane_steps, positions, began.lanes, {})
         for entry in entries[1:]:
             state = state.after(entry)
         return state
