@@ -261,6 +261,16 @@ def test_a_checkpoint_under_two_names_is_cut_under_both(tmp_path: Path) -> None:
     assert found["properties"]["torn"]["seen"].startswith("refused by exit code 1")
 
 
+@pytest.mark.slow
+def test_saves_that_are_copied_from_elsewhere_cannot_be_damaged_and_it_is_said(tmp_path: Path) -> None:
+    copied = TWO_NAMES + '        os.remove(f"{sys.argv[1]}/{step}.pt")\n'
+    code, found, printed = check(
+        *script_file(tmp_path, copied), options=["--exercises=step,damaged"], tmp_path=tmp_path
+    )
+    assert (code, failing(found)) == (0, set()), printed
+    assert "damaged: not tried, because no save was seen whole after the kill." in found["notes"]
+
+
 NOISE = """
 import os, sys, torch, assay
 torch.seed()

@@ -152,8 +152,10 @@ class ResumeCheckRun:
                     yield self._resumed(baseline, name, [self._killed(after_step._replace(signal=SIGTERM))])
                 case "damaged":
                     self._bring_back()
-                    self._damage(killed.training.saves)
-                    yield self._resumed(baseline, name, [killed])
+                    if self._damage(killed.training.saves):
+                        yield self._resumed(baseline, name, [killed])
+                    else:
+                        self._notes.append(f"{name}: not tried, because no save was seen whole after the kill.")
                 case "again":
                     yield self._started_again(killed)
                 case "workers":
@@ -277,13 +279,17 @@ class ResumeCheckRun:
         first = self._out / whole[-1].files[0][0]
         return str(first if len(whole[-1].files) == 1 else first.parent)
 
-    def _damage(self, saves: Sequence[SavedFiles]) -> None:
-        """Cut the largest file of the newest save and its copies under other names, such as `last.ckpt`."""
-        newest = [save for save in saves if save.is_whole(self._out)][-1]
-        name, size, _ = max(newest.files, key=lambda file: file[1:])
+    def _damage(self, saves: Sequence[SavedFiles]) -> bool:
+        """Cut the largest file of the newest whole save and its copies under other names, such as `last.ckpt`. Return
+        whether there is one: files that are written elsewhere and copied are no save that can be seen."""
+        whole = [save for save in saves if save.is_whole(self._out)]
+        if not whole:
+            return False
+        name, size, _ = max(whole[-1].files, key=lambda file: file[1:])
         files = [path for path in self._out.rglob("*") if path.is_file()]
         for path in [path for path in files if cmp(path, self._out / name, shallow=False)]:
             os.truncate(path, size // 2)
+        return True
 
     def _empty(self) -> None:
         shutil.rmtree(self._out, ignore_errors=True)
