@@ -196,10 +196,10 @@ def main() -> None:
         loops = list[dict[str, Any]]()
         found[name] = {"version": version, "sdk": sdk, "loops": loops}
         for loop in (loop for loop in SERVERS[name].loops if not options.loop or loop in options.loop):
-            kept = [one["found"] for one in known if (one["server"], one["found"]["loop"]) == (name, loop)]
-            checked = kept[0] if kept else check(name, python, loop, options.fault or KINDS)
+            earlier = [one["found"] for one in known if (one["server"], one["found"]["loop"]) == (name, loop)]
+            checked = earlier[0] if earlier else check(name, python, loop, options.fault or KINDS)
             loops.append(checked)
-            if results and not kept:
+            if results and not earlier:
                 with results.open("a") as file:
                     print(json.dumps({"server": name, "found": checked}), file=file)
             print(json.dumps({"server": name, "found": checked}), file=sys.stderr, flush=True)

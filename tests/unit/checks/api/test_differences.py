@@ -47,13 +47,13 @@ def test_logprobs_count_from_ten_times_their_noise_and_are_named_before_metrics(
 
 
 def test_only_a_difference_of_metrics_alone_is_compared_with_further_loops() -> None:
-    loop, played = UndisturbedLoop({"metrics of step 1": {"seconds": 4.0}, "logprobs at the end": [[1.0]]}), []
+    loop, calls = UndisturbedLoop({"metrics of step 1": {"seconds": 4.0}, "logprobs at the end": [[1.0]]}), []
 
     def play() -> dict[str, Any]:
-        played.append(0)
-        return {"metrics of step 1": {"seconds": 4.0 + (len(played) == 3)}, "logprobs at the end": [[1.0]]}
+        calls.append(0)
+        return {"metrics of step 1": {"seconds": 4.0 + (len(calls) == 3)}, "logprobs at the end": [[1.0]]}
 
     assert loop.difference({**loop.seen, "logprobs at the end": [[2.0]]}, play)
-    assert not played
+    assert not calls
     assert loop.difference({**loop.seen, "metrics of step 1": {"seconds": 9.0}}, play) == ""
-    assert len(played) == 3
+    assert len(calls) == 3
