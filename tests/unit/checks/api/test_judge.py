@@ -110,18 +110,18 @@ def test_logprobs_that_differ_undisturbed_limit_what_is_seen_and_it_is_said(app,
 @pytest.mark.slow
 def test_a_metric_that_depends_on_the_requests_alone_is_compared(app, monkeypatch) -> None:
     updated, append = results.optimizer_step, RequestLog.append
-    num_repeats = dict[str, float]()
+    num_copies = dict[str, float]()
     """By session: each loop has one, and the last of them runs."""
 
     def append_and_count(log: RequestLog, *rest: Any, **named: Any) -> bool:
         is_new = append(log, *rest, **named)
         session_id = log.target.session_id
-        num_repeats[session_id] = num_repeats.get(session_id, 0.0) + (not is_new)
+        num_copies[session_id] = num_copies.get(session_id, 0.0) + (not is_new)
         return is_new
 
     monkeypatch.setattr(RequestLog, "append", append_and_count)
     monkeypatch.setattr(
-        results, "optimizer_step", lambda metrics: updated({**metrics, "repeats": num_repeats[[*num_repeats][-1]]})
+        results, "optimizer_step", lambda metrics: updated({**metrics, "repeats": num_copies[[*num_copies][-1]]})
     )
     (verdict,) = verdicts_on(app, AnsweringWorker(app.sessions), RequestFault("after", "optim_step"))
     assert verdict.verdict == "wrong" and "repeats" in verdict.error, verdict

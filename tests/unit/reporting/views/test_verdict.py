@@ -89,8 +89,8 @@ def test_a_margin_is_named_where_there_is_one(compared, verdict, allowed_loss, s
     (candidate,) = page.candidates
     changes = {"verdict": verdict, "allowed_loss": allowed_loss, "warnings": ()}
     view = candidate.compared.model_copy(update=changes)
-    judged = type(page)(page.baseline, [type(candidate)(candidate.page, view, candidate.slices)])
-    assert sentence in comparison_verdict(judged).sentence
+    compared_page = type(page)(page.baseline, [type(candidate)(candidate.page, view, candidate.slices)])
+    assert sentence in comparison_verdict(compared_page).sentence
 
 
 def test_a_comparison_opens_with_what_was_changed(compared):
