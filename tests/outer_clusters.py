@@ -146,7 +146,7 @@ class Phases:
         trainer, at = self.trainer, self._life.asleep_from
         return trainer is not None and at is not None and trainer._state.outer_step == at - 1
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+    def log(self, step: int, values: Mapping[str, float]) -> None:
         if "late_steps" in values:
             self._late_steps[int(values["outer_step"])] = values["late_steps"]
 

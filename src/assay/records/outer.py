@@ -7,8 +7,9 @@
     requests/00000012-CLUSTER.json   a cluster without lanes requests some, from outer step 14 on
     outer/00000012.json              outer step 12: the parts that it consists of, and the lanes of the next one
 
-All are put only if absent, in a store that all clusters reach; what is damaged is replaced. Entry 0 of `outer/` begins the run. Of the clusters that
-put entry N, only one succeeds, and all of them compute outer step N from that entry. No clock decides anything.
+All are put only if absent, in a store that all clusters reach; what is damaged is replaced. Entry 0 of `outer/`
+begins the run. Of the clusters that put entry N, only one succeeds, and all of them compute outer step N from that
+entry. No clock decides anything.
 """
 
 from typing import Any, Literal

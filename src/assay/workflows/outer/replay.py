@@ -19,7 +19,7 @@ from assay.training.methods.registry import method_of
 from assay.training.model_folders import check_unchanged
 from assay.training.outer.meeting import Meeting, damages, named_parts
 from assay.training.outer.replay import replay_cluster
-from assay.training.recipe import recipe_of
+from assay.training.recipe import Recipe, recipe_of
 from assay.training.replay.replayer import lone_rank
 from assay.training.trainer.context import RankContext
 
@@ -36,28 +36,14 @@ def replay_outer(run: Run, outer_step: int | None, *, restores: bool = False) ->
     if of is None or recipe.outer is None:
         raise ConfigError(f"run '{run.run_id}' takes no outer steps: it trains on one cluster. Replay a step (--step).")
     meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer)
-    entries = meeting.entries()
-    first, last = outer_step or 1, len(entries) - 1 if outer_step is None else outer_step
-    if not 1 <= last < len(entries):
-        raise ConfigError(f"--outer {last}: the clusters took outer steps 1 to {max(0, len(entries) - 1)} so far.")
+    num_taken = len(meeting.entries()) - 1
+    first, last = outer_step or 1, num_taken if outer_step is None else outer_step
+    if not 1 <= last <= num_taken:
+        raise ConfigError(f"--outer {last}: the clusters took outer steps 1 to {max(0, num_taken)} so far.")
     check_unchanged(run, recipe)
-    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
-    loader, log = Loader(view, recipe.loader, recipe.method.columns), CommitLog(open_store(run.store_url))
-    round_steps, parts, digest = recipe.outer.every + 1, list[PartReplay](), ""
-    with lone_rank(recipe.trainer) as ranks:
-        context = RankContext(
-            ranks, method_of(recipe.method), loader, recipe.trainer, recipe.seed, log, SystemClock(), is_replay=True
-        )
-        commits = {of.cluster: nearest_commit(log, (first - 1) * round_steps + 1)}
-        recorded = named_parts(entries[first : last + 1])
-        damaged = [part for part, _ in damages(meeting, recorded)] if restores else []
-        for cluster in sorted({part.cluster for part in damaged}):
-            with suppress(DamagedDataError):  # a change of a cluster that is replayed later
-                replay_cluster(context, recipe.outer, meeting, cluster, last, commits.get(cluster), damaged)
-        for cluster in sorted({part.cluster for part in recorded}):
-            found, digest = replay_cluster(context, recipe.outer, meeting, cluster, last, commits.get(cluster), damaged)
-            parts += [part for part in found if part.outer_step >= first]
-    weights = _compared_weights(log, last * round_steps, digest) if parts else None
+    parts, digest = _replayed_parts(run, recipe, meeting, first, last, restores=restores)
+    log = CommitLog(open_store(run.store_url))
+    weights = _compared_weights(log, last * (recipe.outer.every + 1), digest) if parts else None
     differs = any(part.differing for part in parts) or (weights is not None and not weights.is_equal)
     return OuterReplayReport(
         run_id=run.run_id,
@@ -69,6 +55,30 @@ def replay_outer(run: Run, outer_step: int | None, *, restores: bool = False) ->
         parts=tuple(parts),
         weights=weights,
     )
+
+
+def _replayed_parts(
+    run: Run, recipe: Recipe, meeting: Meeting, first: int, last: int, *, restores: bool
+) -> tuple[list[PartReplay], str]:
+    """Return the parts of the outer steps, trained again cluster by cluster, and the digest of the last weights."""
+    assert recipe.outer is not None
+    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
+    loader, log = Loader(view, recipe.loader, recipe.method.columns), CommitLog(open_store(run.store_url))
+    parts, digest = list[PartReplay](), ""
+    with lone_rank(recipe.trainer) as ranks:
+        context = RankContext(
+            ranks, method_of(recipe.method), loader, recipe.trainer, recipe.seed, log, SystemClock(), is_replay=True
+        )
+        commits = {meeting.cluster: nearest_commit(log, (first - 1) * (recipe.outer.every + 1) + 1)}
+        recorded = named_parts(meeting.entries()[first : last + 1])
+        damaged = [part for part, _ in damages(meeting, recorded)] if restores else []
+        for cluster in sorted({part.cluster for part in damaged}):
+            with suppress(DamagedDataError):  # a change of a cluster that is replayed later
+                replay_cluster(context, recipe.outer, meeting, cluster, last, commits.get(cluster), damaged)
+        for cluster in sorted({part.cluster for part in recorded}):
+            found, digest = replay_cluster(context, recipe.outer, meeting, cluster, last, commits.get(cluster), damaged)
+            parts += [part for part in found if part.outer_step >= first]
+    return parts, digest
 
 
 def _compared_weights(log: CommitLog, step: int, replayed: str) -> Compared | None:
