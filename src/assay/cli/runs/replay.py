@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -69,9 +70,7 @@ def replay(
     --outer N trains what each cluster trained for outer step N again, from the log where the clusters met.
     """
     others = {"through": through, "attempt": attempt, "lane": lane, "bisect": bisect, "explain": explain, "keep": keep}
-    _check_options(run_id, step, outer, {**others, "watch": watch, "audit-ops": audit_ops})
-    if restore and outer is None:
-        raise ConfigError("--restore is for --outer N: it puts changes of an outer step again.")
+    _check_options(run_id, step, outer, {**others, "watch": watch, "audit-ops": audit_ops}, restore=restore)
     if outer is not None:
         _replay_outer(run_id, outer, restores=restore, as_json=as_json)
     assert step is not None
@@ -91,9 +90,10 @@ def replay(
         mode="watch" if watch else "audit-ops" if audit_ops else None,
         search_rows=bisect or explain,
     )
+    recorded = partial(recorded_steps, Path(run.run_dir), attempt=attempt)
     request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=run.num_steps)
     if attempt is not None:
-        request.check_attempt(recorded_steps(Path(run.run_dir), attempt=attempt))
+        request.check_attempt(recorded())
 
     from assay.elastic.capsules import save_capsule
     from assay.elastic.processor import other_processor
@@ -107,22 +107,22 @@ def replay(
         click.secho(message, err=True, fg="yellow")
     report = replay_step(run, log, request, progress=_progress)
     if explain:
-        found = explanation(
-            report,
-            recorded_steps(Path(run.run_dir), attempt=attempt),
-            learning_rate=recipe.trainer.optimizer.learning_rate,
-        )
+        found = explanation(report, recorded(), learning_rate=recipe.trainer.optimizer.learning_rate)
         report = report.model_copy(update={"explanation": found})
     if keep:
         save_capsule(run, log, step=step, reason="kept by 'assay runs replay --keep'")
     _print_and_exit(report, as_json)
 
 
-def _check_options(run_id: str, step: int | None, outer: str | None, others: Mapping[str, object]) -> None:
+def _check_options(
+    run_id: str, step: int | None, outer: str | None, others: Mapping[str, object], *, restore: bool
+) -> None:
     """Raise `ConfigError` for options that exclude each other."""
     names = [name for name, value in others.items() if value is not None and value is not False]
     if (step is None) == (outer is None):
         raise ConfigError("give --step N, or --outer N for a run of several clusters.")
+    if restore and outer is None:
+        raise ConfigError("--restore is for --outer N: it puts changes of an outer step again.")
     if outer is not None and names:
         raise ConfigError(f"--outer replays whole outer steps, and --{names[0]} is for a single --step. Leave it out.")
     if {"watch", "audit-ops"} <= {*names}:

@@ -36,10 +36,10 @@ def replay_outer(run: Run, outer_step: int | None, *, restores: bool = False) ->
     if of is None or recipe.outer is None:
         raise ConfigError(f"run '{run.run_id}' takes no outer steps: it trains on one cluster. Replay a step (--step).")
     meeting = Meeting(open_store(of.meeting_url), of.cluster, recipe.outer)
-    num_taken = len(meeting.entries()) - 1
-    first, last = outer_step or 1, num_taken if outer_step is None else outer_step
-    if not 1 <= last <= num_taken:
-        raise ConfigError(f"--outer {last}: the clusters took outer steps 1 to {max(0, num_taken)} so far.")
+    num_steps = len(meeting.entries()) - 1
+    first, last = outer_step or 1, num_steps if outer_step is None else outer_step
+    if not 1 <= last <= num_steps:
+        raise ConfigError(f"--outer {last}: the clusters took outer steps 1 to {max(0, num_steps)} so far.")
     check_unchanged(run, recipe)
     parts, digest = _replayed_parts(run, recipe, meeting, first, last, restores=restores)
     log = CommitLog(open_store(run.store_url))
