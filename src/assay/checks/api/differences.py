@@ -6,6 +6,8 @@ from typing import Any
 
 NOISE_FACTOR = 10.0
 """The difference of a number counts from this multiple of its difference between undisturbed loops."""
+SAME_SUM = 1e-5
+"""Largest distance of numbers that may just have been summed in another order, such as with other rows of a batch."""
 METRICS = ("metrics of ", "update of ")
 """Observations that may hold durations."""
 ROUNDING = 1e-3
@@ -57,7 +59,8 @@ class UndisturbedLoop:
     def _first_difference(self, seen: Mapping[str, Any]) -> str:
         """Return the first observation that differs by more than its noise, metrics last."""
         for about, difference in sorted(self.differences(seen).items(), key=lambda item: _is_metric(item[0])):
-            if difference > NOISE_FACTOR * self._noise.get(about, 0.0) and not self._is_varying(about):
+            most = max(SAME_SUM, NOISE_FACTOR * self._noise.get(about, 0.0))
+            if difference > most and not self._is_varying(about):
                 return about
         return ""
 

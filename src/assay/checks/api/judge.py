@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.checks.api.client import LoopClient
-from assay.checks.api.differences import NOISE_FACTOR, ROUNDING, UndisturbedLoop, distance
+from assay.checks.api.differences import NOISE_FACTOR, ROUNDING, SAME_SUM, UndisturbedLoop, distance
 from assay.checks.api.proxy import FaultProxy, RequestFault, proxy_before
 from assay.checks.api.server import JOBS
 
@@ -41,8 +41,6 @@ MAX_ERROR = 500
 """Characters of a server's error, which may be a stack trace, that a message shows."""
 WEIGHTS = "logprobs at the end"
 """The observation that tells what the weights are."""
-SAME_WEIGHTS = 1e-5
-"""Largest distance of it between loops with the same gradients, which may be summed in another order."""
 
 
 class FaultVerdict(NamedTuple):
@@ -186,13 +184,13 @@ class Judge:
     ) -> str:
         """Return `doubled` or `lost` if a loop that does so itself ends with the same weights; else `wrong`."""
         weights = found["seen"][WEIGHTS]
-        if distance(self._undisturbed[loop].seen[WEIGHTS], weights) > SAME_WEIGHTS:
+        if distance(self._undisturbed[loop].seen[WEIGHTS], weights) > SAME_SUM:
             for fault in faults:
                 for outcome in ("doubled", "lost"):
                     change = f"{outcome} {fault.path}"
                     if (loop, change) not in self._changed:
                         self._changed[loop, change] = play(loop, change=change)
-                    if distance(self._changed[loop, change]["seen"].get(WEIGHTS), weights) <= SAME_WEIGHTS:
+                    if distance(self._changed[loop, change]["seen"].get(WEIGHTS), weights) <= SAME_SUM:
                         return outcome
         return "wrong"
 

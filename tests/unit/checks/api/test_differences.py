@@ -46,6 +46,14 @@ def test_logprobs_count_from_ten_times_their_noise_and_are_named_before_metrics(
     assert difference(loop, {**changed, "logprobs at the end": [[1.05]]}) == f"{LOSS}: 2.1 instead of 2.0"
 
 
+def test_numbers_that_were_summed_in_another_order_are_the_same() -> None:
+    """The first pair is of a server that puts a repeated request into one batch with the first."""
+    loop = UndisturbedLoop({"logprobs at the end": [[-5.546009540557861]], "samples": [[7, 9]]})
+    assert difference(loop, {**loop.seen, "logprobs at the end": [[-5.5460100173950195]]}) == ""
+    assert difference(loop, {**loop.seen, "logprobs at the end": [[-5.5466]]}) != ""
+    assert difference(loop, {**loop.seen, "samples": [[7, 8]]}) != ""
+
+
 def test_only_a_difference_of_metrics_alone_is_compared_with_further_loops() -> None:
     loop, calls = UndisturbedLoop({"metrics of step 1": {"seconds": 4.0}, "logprobs at the end": [[1.0]]}), []
 
