@@ -10,6 +10,7 @@ All run on the CPU, with one model of two layers, behind the newest version of t
 """
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -166,10 +167,17 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
             lines.append(f"{head} {' | '.join(_cell(checked['faults'], kind) for kind in KINDS)} |")
             failed = [fault for fault in checked["faults"] if fault["outcome"] not in ("held", "not tried")]
             seen += [
-                f"- {name}, {checked['loop']} {one['request']}, {one['fault']}: {one['outcome']}. {one['seen'][:200]}"
+                f"- {name}, {checked['loop']} {one['request']}, {one['fault']}: {one['outcome']}. {_first_words(one)}"
                 for one in failed
             ]
+            seen += [f"- {name}, {limit}" for limit in checked["not_tried"] if "between undisturbed loops" in limit]
     return "\n".join([*lines, "", *seen]) + "\n"
+
+
+def _first_words(fault: dict[str, str]) -> str:
+    """Return what the client saw in a line, without a server's stack trace and the ids of this check."""
+    text = " ".join(fault["seen"].partition("Traceback")[0].split())
+    return re.sub(r"'?\b(request_id|self.request_id|sessions/mdl_|model_|fut_)[=\w/.]*'?", "...", text)[:160].strip()
 
 
 def _cell(faults: list[dict[str, str]], kind: str) -> str:
