@@ -176,7 +176,7 @@ def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _first_words(fault: dict[str, str]) -> str:
     """Return what the client saw in a line, without a server's stack trace and the ids of this check."""
-    text = " ".join(fault["seen"].partition("Traceback")[0].split())
+    text = " ".join(re.split("Traceback| with status", fault["seen"])[0].split())
     return re.sub(r"'?\b(request_id|self.request_id|sessions/mdl_|model_|fut_)[=\w/.]*'?", "...", text)[:160].strip()
 
 
