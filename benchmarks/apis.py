@@ -1,6 +1,6 @@
 """What training APIs make of lost, repeated and late messages and of kills, under `assay check api`.
 
-    .venv/bin/python benchmarks/apis.py                  # all servers, in some 35 minutes on two idle cores
+    .venv/bin/python benchmarks/apis.py                  # all servers, in about an hour on two busy cores
     .venv/bin/python benchmarks/apis.py --only hatchery
     .venv/bin/python benchmarks/apis.py --write          # and write the table into docs/apis.md
     .venv/bin/python benchmarks/apis.py --results FILE   # keep what has been checked, and go on from there
