@@ -192,7 +192,7 @@ def test_recorded_runs_are_compared_by_what_they_logged_and_what_is_not_known_is
         "rows not observed",
         "weights ",
         "not known",
-        "digits-first and digits-second trained and",
+        "digits-first and digits-second validated",
     ):
         assert text in str(report)
     with record("digits/silent") as run:

@@ -228,7 +228,7 @@ _SENTENCES: Mapping[tuple[str, str], str] = {
     (
         "rows not observed",
         "",
-    ): "which rows {unseen} trained and validated on is not observed, so whether the difference "
+    ): "which rows {unseen} validated on is not observed, so whether the difference "
     "is chance cannot be told; a campaign with a suite can tell.",
     ("leaking rows", ""): "{leaking:,} of {rows:,} validation rows ({share:share}) are in the training rows, too.",
     ("truncated rows", ""): "{cut:,} of {rows:,} rows ({share:share}) were cut at {longest:,} tokens.",
