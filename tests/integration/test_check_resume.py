@@ -142,10 +142,10 @@ def script_file(tmp_path: Path, text: str) -> list[str]:
 
 TRAIN = """
 import sys, torch
-weight = torch.nn.Linear(2, 1)
+weight = torch.nn.Linear(8, 1)  # of another value at each start
 optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
 for step in range(4):
-    weight(torch.full((2, 2), float(step))).sum().backward()
+    weight(torch.full((2, 8), float(step))).sum().backward()
     optimizer.step()
 """
 UNUSABLE = {
@@ -220,7 +220,7 @@ import os, time
 folder = f"{sys.argv[1]}/run-{time.time_ns()}"
 os.mkdir(folder)
 for step in range(4):
-    weight(torch.full((2, 2), float(step))).sum().backward()
+    weight(torch.full((2, 8), float(step))).sum().backward()
     optimizer.step()
     torch.save(weight.state_dict(), f"{folder}/{step}.pt")
 """
@@ -231,6 +231,7 @@ def test_a_script_with_other_files_at_each_start_is_said_to_be_one(tmp_path: Pat
     words = script_file(tmp_path, TRAIN + OTHER_NAMES)
     code, found, _ = check(*words, options=["--exercises=step"], tmp_path=tmp_path)
     assert (code, failing(found)) == (1, {"resumes"})
+    assert "started from nothing" in found["properties"]["resumes"]["seen"]
     assert "each start saves under other names, such as run-" in found["properties"]["resumes"]["seen"]
 
 

@@ -193,7 +193,7 @@ class ResumeCheckRun:
         codes = tuple(attempt.exit_code for attempt in (*attempts, last))
         if last.training.before is None:
             return ExerciseResult(name, what, results, stopped, exit_codes=codes)
-        start, _ = history.restored(last.training)
+        start, _ = history.restored(last.training, baseline.initial_distance)
         ahead = last.training.steps[stopped - start :]
         new_s = ahead[0].at_s - last.started_s if ahead else None
         return ExerciseResult(name, what, results, stopped, start, new_s, new_s and new_s * size, codes)
@@ -226,7 +226,7 @@ class ResumeCheckRun:
             if name == "damaged":
                 return results | {"torn": holds(f"refused by exit code {last.exit_code}; {state}")}
             return results | {blamed: fails(f"{state}, but the resume {last.problem}")}
-        start, distance = history.restored(last.training)
+        start, distance = history.restored(last.training, baseline.initial_distance)
         if start == 0 and (newest > 0 or is_damage):
             changed = [save for save in whole if not save.is_whole(self._out)]
             loss = f", and overwrote {changed[-1].files[0][0]}" if changed else _other_names(baseline)

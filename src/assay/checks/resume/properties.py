@@ -36,6 +36,10 @@ ROUND_OFF = 1e-3
 """Largest difference that is called round-off: of losses relative to the largest loss, of weights relative to how far
 training moved them."""
 
+FRESH = 0.1
+"""Weights that a resume begins with are not restored, if they are farther than this from each step's, relative to how
+far the first weights of two undisturbed runs are from each other. Restored ones are within round-off."""
+
 
 class PropertyResult(NamedTuple):
     """Whether a property holds, with the figures."""
@@ -91,6 +95,12 @@ class Baseline(NamedTuple):
             found |= dict.fromkeys(("randomness", "loss", "weights"), why)
         return found
 
+    @property
+    def initial_distance(self) -> float:
+        """How far the first weights of the two are from each other; 0 where seeds are set."""
+        assert self.training.before is not None and self.again.before is not None
+        return _distance(self.training.before, self.again.before)
+
     def row_facts(self) -> tuple[str, str]:
         """Return the number of different rows, and how often each was trained."""
         counts = _counts(self.steps)
@@ -112,9 +122,10 @@ class History(NamedTuple):
         """Return the state after a number of steps."""
         return self.steps[step - 1].after if step else self.before
 
-    def restored(self, training: ObservedTraining) -> tuple[int, float]:
+    def restored(self, training: ObservedTraining, initial_distance: float) -> tuple[int, float]:
         """Return from which step a training goes on, and how far its weights are from that step's, relative to
-        how far the training had moved them."""
+        how far the training had moved them. `initial_distance`: between the first weights of two undisturbed runs; a
+        training whose weights are about as far from each step's began from nothing."""
         assert training.before is not None
         states = [self.state(step) for step in range(len(self.steps) + 1)]
         equal = [step for step, state in enumerate(states) if state.weights == training.before.weights]
@@ -122,6 +133,8 @@ class History(NamedTuple):
             return equal[-1], 0.0
         distances = [_distance(state, training.before) for state in states]
         nearest = distances.index(min(distances))
+        if distances[nearest] > FRESH * initial_distance > 0:
+            return 0, 0.0
         return nearest, distances[nearest] / max(_distance(states[0], states[-1]), 1e-30)
 
     def continued(self, training: ObservedTraining, step: int) -> "History":

@@ -45,7 +45,7 @@ UNDISTURBED = training(*steps(1, STEPS))
 
 def failing_of(resumed: ObservedTraining, *, killed: ObservedTraining | None = None) -> dict[str, str]:
     earlier = first_history(killed or training(*steps(1, 5)))
-    start, distance = earlier.restored(resumed)
+    start, distance = earlier.restored(resumed, initial_distance=0.0)
     results = compare_training(Baseline(UNDISTURBED, UNDISTURBED), earlier, resumed, start, distance)
     return {name: result.status for name, result in results.items() if result.status not in ("holds", "follows")}
 
@@ -57,11 +57,22 @@ def test_an_exact_resume_holds_whichever_step_it_goes_on_from() -> None:
 
 def test_the_step_of_a_resume_follows_from_its_weights() -> None:
     earlier = first_history(training(*steps(1, 5)))
-    assert earlier.restored(training(*steps(4, 8), begin=3)) == (3, 0.0)
+    assert earlier.restored(training(*steps(4, 8), begin=3), initial_distance=0.0) == (3, 0.0)
     near = replace(steps(4, 4)[0])
     moved = training(near, begin=3)._replace(before=state(3, 0.01))
-    start, distance = earlier.restored(moved)
+    start, distance = earlier.restored(moved, initial_distance=0.0)
     assert start == 3 and distance == pytest.approx(0.01 / 5)
+
+
+def test_without_seeds_a_resume_from_no_checkpoint_has_the_weights_of_no_step() -> None:
+    earlier = first_history(training(*steps(1, 5)))
+    again = training(*steps(1, 5))._replace(before=state(0, 0.9))
+    initial_distance = Baseline(UNDISTURBED, again).initial_distance
+    assert initial_distance == pytest.approx(0.9 * 2**0.5)
+    anew = training(*steps(1, 8))._replace(before=state(3, 0.4))
+    assert earlier.restored(anew, initial_distance) == (0, 0.0)
+    near = training(*steps(4, 8))._replace(before=state(3, 0.01))
+    assert earlier.restored(near, initial_distance)[0] == 3
 
 
 @pytest.mark.parametrize(
