@@ -11,6 +11,7 @@ but for the model: their lanes are dealt by the same rule, and their receipts ma
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ class Rank(NamedTuple):
     number: int
     world_size: int
     start: int
+    ends: int
+    """1: its receipts of the epoch's end are left; 0: it waits to be killed before, however late the kill comes."""
 
 
 class Attempt(NamedTuple):
@@ -59,6 +62,8 @@ def read_lanes(loader: Any, rank: Rank, folder: Path) -> None:
         for lane in share.lanes:
             ids = np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in lane.micro_batches)])
             found.append((step, lane.lane, *receipt(ids)))
+        if step == steps and not rank.ends:
+            signal.pause()
         if step % everything == 0 or step == steps:
             _leave(folder / file_name(rank, step), found)
             found = []
@@ -97,13 +102,15 @@ def read_epoch(
     receipts.mkdir(exist_ok=True)
     for path in receipts.iterdir():
         path.unlink()
-    ends = sorted(rng.sample(range(1, steps), min(kills, steps - 1)))
+    last = (steps - 1) // commit_every(steps) * commit_every(steps)  # the last commit before the end
+    kill_steps = sorted(rng.sample(range(1, last + 1), min(kills, last)))
     at, committed, attempts, peak_mb = 0, list[Path](), 0, 0.0
     began = time.monotonic(), _children_cpu_s()
     while at < steps:
         world_size = WORLD_SIZES[attempts % len(WORLD_SIZES)]
-        ranks = [Rank(attempts, number, world_size, at) for number in range(world_size)]
-        found = _attempt(receipts, ranks, steps, command, ends.pop(0) if ends else None, rng)
+        kill_at = kill_steps.pop(0) if kill_steps else None
+        ranks = [Rank(attempts, number, world_size, at, int(kill_at is None)) for number in range(world_size)]
+        found = _attempt(receipts, ranks, steps, command, kill_at, rng)
         committed += _files(receipts, ranks[0], at, found.stop)
         at, attempts, peak_mb = found.stop, attempts + 1, max(peak_mb, found.peak_mb)
         _log(f"attempt {attempts}: {world_size} ranks to step {at:,} of {steps:,}, {peak_mb:.0f} MB")
