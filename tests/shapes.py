@@ -22,9 +22,9 @@ import jaxtyping  # before any module of assay: see above
 import numpy as np
 
 ROOMS = ("assay.data.loader", "assay.statistics", "assay.training")
-FIRST_CALLS = 30
+FIRST_CALLS = 4
 """So many calls of a function are checked in each test,"""
-LATER_CALLS = 16
+LATER_CALLS = 64
 """and then one of so many."""
 _current = {"test": 0}
 
