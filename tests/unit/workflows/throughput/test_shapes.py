@@ -1,6 +1,7 @@
 """Planted shapes are found, each alone, and a well-shaped recipe gets no advice."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,15 @@ def recipe(dataset: Path, *, rows: int = ROWS, loader: dict[str, Any] | None = N
     return LoadedConfig(tree, {})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def describe(dataset: Path) -> Describe:
+    """Describe a recipe, equal ones once."""
+
     def described(device: str = "h100", workers: int = LANES, **keys: Any) -> ShapesView:
         setting = setting_of(device, workers, Cluster(8), "ddp", is_measured=False)
         return describe_shapes(recipe(dataset, **keys), setting)
 
-    return described
+    return cache(described)
 
 
 def test_a_well_shaped_recipe_gets_no_advice(describe: Describe) -> None:
@@ -70,8 +73,8 @@ def test_a_planted_shape_is_found_alone(planted: dict[str, Any], patch: dict[str
 
 
 def test_what_heads_of_60_lose_is_attributed_to_them(describe: Describe) -> None:
-    by_width = {
-        heads: next(one for one in describe(hidden_size=960, num_heads=heads).operators if one.kind == "attention")
-        for heads in (15, 16)
-    }
-    assert by_width[15].lost["alignment"] == 0 < by_width[16].lost["alignment"]
+    heads_of_64, heads_of_60 = (
+        next(one for one in found.operators if one.kind == "attention")
+        for found in (describe(), describe(hidden_size=960, num_heads=16))
+    )
+    assert heads_of_64.lost["alignment"] == 0 < heads_of_60.lost["alignment"]
