@@ -602,14 +602,22 @@ def test_an_exchange_that_fails_fails_the_step(tmp_path: Path) -> None:
         on_ranks(2, broken_line, tmp_path)
 
 
-def summed(ranks: Ranks, numbers: int) -> list[float]:
-    buffer = torch.arange(numbers, dtype=torch.float32) + 10.0 ** (4 * ranks.rank)
-    sum_over_ranks([buffer], exchange_plan(shares_of(ranks, ranks.world_size)), dist.group.WORLD)
-    return buffer.tolist()
+LENGTHS = (0, 1, 2, 3, 5, 9)
 
 
-@pytest.mark.parametrize("numbers", [0, 1, 2, 3, 5, 9])
-def test_a_buffer_of_any_length_is_summed_as_a_tree(numbers: int, tmp_path: Path) -> None:
-    parts = [torch.arange(numbers, dtype=torch.float32) + 10.0 ** (4 * rank) for rank in range(4)]
-    tree = ((parts[0] + parts[1]) + (parts[2] + parts[3])).tolist()
-    assert on_ranks(4, partial(summed, numbers=numbers), tmp_path) == [tree] * 4
+def buffer_of(rank: int, length: int) -> Tensor:
+    return torch.arange(length, dtype=torch.float32) + 10.0 ** (4 * rank)
+
+
+def summed(ranks: Ranks) -> list[list[float]]:
+    """The sums of buffers of several lengths, one after another."""
+    buffers = [buffer_of(ranks.rank, length) for length in LENGTHS]
+    for buffer in buffers:
+        sum_over_ranks([buffer], exchange_plan(shares_of(ranks, ranks.world_size)), dist.group.WORLD)
+    return [buffer.tolist() for buffer in buffers]
+
+
+def test_a_buffer_of_any_length_is_summed_as_a_tree(tmp_path: Path) -> None:
+    parts = [[buffer_of(rank, length) for rank in range(4)] for length in LENGTHS]
+    trees = [((a + b) + (c + d)).tolist() for a, b, c, d in parts]
+    assert on_ranks(4, summed, tmp_path) == [trees] * 4
