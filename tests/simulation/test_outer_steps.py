@@ -241,20 +241,34 @@ def check_record(entries: tuple[OuterEntry, ...], seed: int) -> None:
     assert all(found == list(range(LANE_STEPS)) for found in steps.values()), f"seed {seed}: {steps}"
 
 
-@pytest.mark.parametrize("first", [0, *slow(*range(50, 500, 50)), *soaked(*range(500, 5000, 50))])
-def test_each_lane_step_is_named_once_whatever_happens(first: int) -> None:
-    for seed in range(first, first + 50):
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(20),
+        *slow(range(20, 100), *(range(first, first + 50) for first in range(100, 500, 50))),
+        *soaked(*(range(first, first + 50) for first in range(500, 5000, 50))),
+    ],
+)
+def test_each_lane_step_is_named_once_whatever_happens(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed, nap_s=30.0)
 
 
-@pytest.mark.parametrize("first", [0, *slow(10, 50), *soaked(*range(100, 1000, 50))])
-def test_damaged_changes_are_never_used(first: int) -> None:
-    for seed in range(first, first + (50 if first else 10)):
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(5),
+        *slow(range(5, 60), range(60, 100)),
+        *soaked(*(range(first, first + 50) for first in range(100, 1000, 50))),
+    ],
+)
+def test_damaged_changes_are_never_used(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed, nap_s=30.0, wrapped=partial(LyingStore, seed=seed))
 
 
 def test_a_change_that_is_damaged_when_it_is_put_costs_no_part() -> None:
-    for seed in range(10):
+    for seed in range(4):
         lying = partial(LyingStore, seed=seed, later=0.0)
         clusters = simulate(seed, nap_s=0.0, wrapped=lying, is_undisturbed=True)
         # Of the last one, the cluster that could put it again may have ended.
@@ -269,7 +283,7 @@ def test_damaged_changes_that_are_used_are_found() -> None:
 
 
 def test_nobody_waits_past_its_deadline() -> None:
-    for seed in range(20):
+    for seed in range(8):
         clusters = simulate(seed, nap_s=0.0)
         assert max(cluster.longest_wait_s for cluster in clusters) <= CONFIG.deadline_s + 10 * POLL_S
 
