@@ -168,6 +168,7 @@ def test_a_stop_while_a_cluster_waits_for_the_others_changes_no_bit(clusters: Cl
     check_all(group)
 
 
+@pytest.mark.slow
 def test_changes_that_are_damaged_when_they_are_put_change_no_bit(clusters: Clusters) -> None:
     undisturbed = clusters("ab", [quiet(), quiet()], folder="undisturbed", deadline_s=1000.0)
     train_clusters(undisturbed, 0)
