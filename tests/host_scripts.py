@@ -28,14 +28,17 @@ class Attempts:
         """Step -> its rows, as the last attempt that made the step learned them."""
         self.first_steps: list[int] = []
 
-    def run(self, ranks: int, *, killed_at: int = 0) -> None:
-        """Start the script; every rank dies by SIGKILL in that step, after its update."""
+    def command(self, ranks: int, killed_at: int) -> list[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         command += [str(ROOT / "tests" / "host_rank.py"), str(killed_at), str(self.script)]
         command += [f"--out={self.folder / 'out'}", f"--data={self.folder / 'data'}"]
-        command += ["--resume"] * bool(self.first_steps)
+        return command + ["--resume"] * bool(self.first_steps)
+
+    def run(self, ranks: int, *, killed_at: int = 0) -> None:
+        """Start the script; every rank dies by SIGKILL in that step, after its update."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), str(ROOT / "src")])}
         environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        command = self.command(ranks, killed_at)
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
         assert (done.returncode == 0) == (not killed_at), done.stderr[-4000:]
         steps: dict[int, list[int]] = {}
@@ -58,9 +61,9 @@ class Attempts:
         return {epoch: counts for epoch, counts in found.items() if counts}
 
 
-def killed_and_resized(script: Path, folder: Path) -> Attempts:
+def killed_and_resized(script: Path, folder: Path, kind: type[Attempts] = Attempts) -> Attempts:
     """Kill two ranks in the middle of the first epoch, go on with one until the second epoch, and end with two."""
-    attempts = Attempts(script, folder)
+    attempts = kind(script, folder)
     attempts.run(2, killed_at=5)
     attempts.run(1, killed_at=11)
     attempts.run(2)

@@ -7,7 +7,7 @@ import pytest
 from host_scripts import EXAMPLES, OWN, ROOT, audit_of_recorded, changes, killed_and_resized, undisturbed_steps
 
 HERE = ("ddp", "trainer", "accelerate_loop")
-ELSEWHERE = ("sft_trainer", "lightning_fit")
+ELSEWHERE = ("sft_trainer", "lightning_fit", "ray_train")
 
 
 @pytest.mark.slow
