@@ -154,6 +154,12 @@ UNUSABLE = {
         [],
         "Undisturbed, the script ended with exit code 1: no data",
     ),
+    "socket": (
+        "import os, socket; socket.socket(socket.AF_UNIX).bind(f\"{os.environ['TMPDIR']}/{'s' * 67}\"); "
+        "raise SystemExit('a socket as deep as those of Ray')",
+        [],
+        "ended with exit code 1: a socket as deep as those of Ray",
+    ),
     "silent": ("raise SystemExit(3)", [], "ended with exit code 3, and printed nothing"),
     "endless": (
         "import time; time.sleep(600)",

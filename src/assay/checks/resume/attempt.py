@@ -130,7 +130,7 @@ def run_attempt(
 
 def _environment(command: ScriptCommand, folder: Path, settings: dict[str, Any]) -> dict[str, str]:
     paths = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    temporary = folder / "temporary"
+    temporary = folder / "tmp"  # short, because Ray binds sockets 68 characters below, and 107 are the most
     temporary.mkdir()
     return {
         **os.environ,

@@ -140,7 +140,7 @@ def _check_placeholders(
 @contextmanager
 def _scratch_folder(scratch: Path | None) -> Iterator[Path]:
     if scratch is None:
-        folder = Path(tempfile.mkdtemp(prefix="assay-check-"))
+        folder = Path(tempfile.mkdtemp(prefix="assay-"))
         try:
             yield folder
         finally:
