@@ -23,7 +23,7 @@ from slurm_cluster import SlurmCluster, missing_program
 shapes.install()
 
 # On a busy machine any example may take long; what must be fast has a test of its own.
-settings.register_profile("busy", deadline=None)
+settings.register_profile("busy", deadline=None, max_examples=40)
 settings.load_profile("busy")
 
 if not Path("/dev/nvidia0").exists():

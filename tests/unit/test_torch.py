@@ -93,7 +93,7 @@ def test_micro_batches_of_one_row_end_an_epoch_with_a_longer_step(
     assert [*map(len, steps)] == ([12, 12, 12, 17] if size == 1 else [12, 12, 12, 9, 8])
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(done=st.integers(0, 11), before=st.sampled_from([1, 2, 3, 6]), after=st.sampled_from([1, 2, 3, 6]))
 def test_a_state_goes_on_at_any_world_size(datasets: dict[int, Path], done: int, before: int, after: int) -> None:
     one = loader_of(datasets[53])

@@ -717,7 +717,7 @@ def sound_source(folder: Path, tool: str) -> Path:
 
 
 @pytest.mark.parametrize("tool", ["tensorboard", "wandb", "mlflow", "trackio", "neptune"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_anywhere_is_counted_or_one_sentence_and_invents_nothing(
     tmp_path_factory: pytest.TempPathFactory, tool: str, data: st.DataObject

@@ -18,7 +18,7 @@ NEAR = 3
 SMALL = 0.0075
 
 
-@pytest.mark.parametrize("number", [30, *slow(200)])
+@pytest.mark.parametrize("number", [15, *slow(200)])
 def test_changes_are_found_and_nobody_is_blamed_wrongly(number: int) -> None:
     found = sum((slow_counts(slow_incident(seed)) for seed in range(number)), Counter[str]())
     share, small = (0.95, 0.8) if number >= 200 else (0.9, 0.7)
@@ -56,7 +56,7 @@ def is_near(change: SlowChange, planted: TrueChange, runs: int) -> bool:
     return abs(change.index - planted.first) <= runs + (planted.mixed or 0)
 
 
-@pytest.mark.parametrize("number", [20, *slow(200)])
+@pytest.mark.parametrize("number", [10, *slow(200)])
 def test_skew_is_named_by_its_kind_and_by_its_place(number: int) -> None:
     right = 0
     for seed in range(number):

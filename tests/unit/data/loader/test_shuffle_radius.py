@@ -83,7 +83,7 @@ def epoch_of(loader: Loader, epoch: int = 0) -> list[list[list[int]]]:
     return [rows_of(share) for share in shares]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(geometries)
 def test_each_portion_of_a_stretch_goes_to_one_window_that_is_near(geometry: Geometry) -> None:
     selected = [
@@ -100,7 +100,7 @@ def test_each_portion_of_a_stretch_goes_to_one_window_that_is_near(geometry: Geo
     assert geometry.num_windows - geometry.num_whole in (0, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(geometries, st.integers(0, 2**64 - 1))
 def test_windows_are_as_large_as_their_stretches_and_tile_the_epoch(geometry: Geometry, key: int) -> None:
     windows = geometry.windows_at(np.arange(geometry.num_rows), key)
@@ -110,7 +110,7 @@ def test_windows_are_as_large_as_their_stretches_and_tile_the_epoch(geometry: Ge
         assert sizes.tolist() == [sum(geometry.step_rows(lane, window)) for window in range(geometry.num_windows)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
     shuffle_radius=st.integers(0, 4),

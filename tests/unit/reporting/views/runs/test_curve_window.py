@@ -183,7 +183,7 @@ WINDOWS = st.tuples(st.none() | STEPS, st.none() | STEPS, st.integers(1, 40)).fi
 
 
 @given(events=histories(), window=WINDOWS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @example(REWOUND, (None, None, 9))
 @example(REWOUND, (None, None, 1))
 @example(OVERWRITTEN, (None, None, 9))
@@ -257,7 +257,7 @@ class Page:
 
 
 @given(events=histories(), window=WINDOWS)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @example(REWOUND, (None, None, 9))
 @example(REWOUND, (0, 8, 9))
 def test_a_page_that_asks_for_what_is_new_holds_what_a_new_page_gets(
@@ -290,7 +290,7 @@ def test_only_columns_from_the_first_new_point_on_are_sent(ledger: Ledger) -> No
 
 
 @given(events=histories(max_events=14), window=WINDOWS)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_a_window_reads_few_blobs(
     ledger: Ledger, events: list[Event], window: tuple[int | None, int | None, int]
 ) -> None:
@@ -308,7 +308,7 @@ def test_a_window_reads_few_blobs(
 
 
 @given(runs=st.lists(histories(max_events=4), min_size=1, max_size=6), window=WINDOWS)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_a_groups_curve_is_numpys_over_all_runs(
     ledger: Ledger, runs: list[list[Event]], window: tuple[int | None, int | None, int]
 ) -> None:
