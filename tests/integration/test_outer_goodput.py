@@ -5,7 +5,7 @@ from outer_clusters import train_clusters
 
 
 def test_a_cluster_logs_the_inner_steps_that_no_outer_step_names(clusters: Clusters) -> None:  # noqa: F811
-    first, second = clusters("ab", [quiet(), quiet(asleep_from=2, asleep_s=30.0)], epochs=2, absent_after=5)
+    first, second = clusters("ab", [quiet(), quiet(asleep_from=2, asleep_s=30.0)], absent_after=5)
     train_clusters([first, second], 0)
     assert first.late_steps.keys() == second.late_steps.keys()
     assert not any(first.late_steps.values())
