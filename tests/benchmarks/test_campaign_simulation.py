@@ -8,6 +8,7 @@ import pytest
 from assay.statistics.campaign.looks import LookPlan
 from campaign_simulation import CampaignDesign, CampaignTruth, simulate_campaigns
 from evidence import ONE_GATE
+from variants import slow
 
 DESIGN = CampaignDesign()
 CAMPAIGNS = 500
@@ -42,7 +43,7 @@ def test_without_the_declared_looks_the_same_peeking_claims_far_more():
     assert planned.mean() < 0.02
 
 
-@pytest.mark.parametrize("seeds", [5, 8, 16])
+@pytest.mark.parametrize("seeds", [5, *slow(8, 16)])
 def test_a_gate_scales_the_gain_that_a_check_calls_detectable_as_often_as_stated(seeds):
     gate = ONE_GATE.model_copy(update={"looks": LookPlan(gate_seeds=(seeds,))})
     found = simulated(design=gate, campaigns=20_000, gain=gate.detectable_gain())

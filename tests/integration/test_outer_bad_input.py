@@ -10,6 +10,7 @@ import yaml
 
 from assay.base.digest import sha256_of_file
 from in_process import AssayAt
+from variants import slow
 
 Train = Callable[..., str]
 
@@ -73,7 +74,7 @@ def test_a_fork_of_a_clusters_commit_is_refused(train: Train, tmp_path: Path) ->
     assert "run 'run-a' trained a share of the lanes" in error
 
 
-@pytest.mark.parametrize("damage", [lambda change: change.unlink(), lambda change: change.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [lambda change: change.unlink(), *slow(lambda change: change.write_bytes(b""))])
 def test_a_damaged_change_is_named_by_audit_and_replay_and_restored(
     train: Train, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

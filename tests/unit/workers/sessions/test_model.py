@@ -15,6 +15,7 @@ from assay.training.sessions.trainer import SessionTrainer
 from assay.workers.sessions.weights import ModelStates
 from forked_ranks import on_ranks
 from session_requests import MODEL, SESSION, RequestedSession
+from variants import slow
 
 LAST = 9
 
@@ -60,7 +61,7 @@ def test_each_request_has_its_result_and_what_is_saved_is_durable(undisturbed: A
     assert [key.split("/")[1] for key in sorted(states)] == ["sampler", "training", "training"]
 
 
-@pytest.mark.parametrize("commit_after_s", [-1.0, 1e9], ids=["stored often", "never stored"])
+@pytest.mark.parametrize("commit_after_s", [-1.0, *slow(1e9)], ids=["stored often", "never stored"])
 def test_a_worker_that_dies_after_any_request_changes_no_bit(
     commit_after_s: float, undisturbed: Any, tmp_path: Path
 ) -> None:
