@@ -1,6 +1,5 @@
 """`assay mcp` by the official client: the tools return what commands print, write nothing, and keep projects apart."""
 
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from assay.serving.keys import KeyRepository
 from assay.store.home import Home
 from assay.store.objects import open_store
 from full_home import fill
+from in_process import AssayAt
 from sample_project import SampleProjects
 
 ASSAY = [sys.executable, "-m", "assay"]
@@ -78,8 +78,7 @@ async def with_key(address: str, secret: str) -> AsyncIterator[Any]:
 
 
 def printed(home: Path, *arguments: str) -> Any:
-    done = subprocess.run([*ASSAY, *arguments, "--json"], env={**os.environ, "ASSAY_HOME": str(home)}, stdout=-1)
-    return json.loads(done.stdout)
+    return AssayAt(home).json(*arguments)
 
 
 def files_of(home: Path) -> dict[str, bytes]:
