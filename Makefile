@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
-# Processes that test. Tests that wait leave a core idle: with one more than cores, suites end sooner.
-WORKERS ?= 2
+# Processes that test: one more than two cores, because tests that wait leave a core idle.
+WORKERS ?= 3
 # Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
