@@ -140,6 +140,7 @@ def wait_until(condition: Callable[[], Found], limit_s: float = START_S) -> Foun
     return found
 
 
+@pytest.mark.slow
 def test_clusters_of_other_sizes_that_die_end_with_the_weights_of_undisturbed_ones(clusters: Clusters) -> None:
     undisturbed = clusters("ab")
     for cluster in undisturbed:
