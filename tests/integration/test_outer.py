@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,14 +21,18 @@ from variants import slow, soaked
 START_S = 240
 LONG_S = 1800.0
 """Starts are mostly imports, which take a minute on a busy machine."""
+HOUR_S = 3600
 Found = TypeVar("Found")
 
 
 class Cluster:
     """One cluster's `assay train`, with its own home."""
 
+    clock: dict[str, str]
+    """What shifts the clock of all its processes."""
+
     def __init__(self, folder: Path, name: str, recipe: Path) -> None:
-        self.folder, self.name, self._recipe = folder, name, recipe
+        self.folder, self.name, self._recipe, self.clock = folder, name, recipe, {}
         self.home = folder / f"home-{name}"
         self.process: subprocess.Popen[str] | None = None
 
@@ -39,12 +44,15 @@ class Cluster:
         with (self.folder / f"{self.name}.log").open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "assay", *arguments],
-                env={**os.environ, "ASSAY_HOME": str(self.home)},
+                env={**os.environ, "ASSAY_HOME": str(self.home), **self.clock},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
             )
+
+    def shift_clock(self, library: Path, offset_s: int) -> None:
+        self.clock = {"LD_PRELOAD": str(library), "CLOCK_OFFSET_S": str(offset_s)}
 
     def kill(self) -> None:
         assert self.process is not None
@@ -131,6 +139,16 @@ def clusters(tiny_recipe_tree: dict[str, Any], tmp_path: Path) -> Iterator[Clust
             cluster.kill()
 
 
+@pytest.fixture
+def shifted_clock(tmp_path: Path, requires: Callable[[str, bool, str], None]) -> Path:
+    """Return the library that shifts the wall clock of a process."""
+    requires("compiler", shutil.which("cc") is not None, "there is no C compiler")
+    library = tmp_path / "shifted_clock.so"
+    source = Path(__file__).parents[1] / "shifted_clock.c"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
+
+
 def wait_until(condition: Callable[[], Found], limit_s: float = START_S) -> Found:
     """Return what the condition returns as soon as that is true."""
     deadline_s = time.monotonic() + limit_s
@@ -186,12 +204,38 @@ def test_a_cluster_that_returns_with_more_workers_than_lanes_trains_on(clusters:
     assert first.show("replay", "run-a", "--outer", "all")["verdict"] == "equal"
 
 
+@pytest.mark.slow
+def test_clocks_an_hour_apart_decide_nothing(clusters: Clusters, shifted_clock: Path) -> None:
+    early, late = clusters("ab", deadline_s=20.0)
+    early.shift_clock(shifted_clock, -HOUR_S)
+    late.shift_clock(shifted_clock, HOUR_S)
+    began_s = time.time()
+    early.start()
+    late.start()
+    wait_until((early.folder / "meet" / "outer" / "00000001.json").exists)
+    late.kill()
+    wait_until((early.folder / "meet" / "outer" / "00000002.json").exists)
+    late.start()
+    early.wait()
+    late.wait()
+    outcomes = {cluster.outcome() for cluster in (early, late)}
+    assert len(outcomes) == 1 and outcomes.pop()[1] == "pass"
+    assert early.show("replay", "run-a", "--outer", "all")["verdict"] == "equal"
+    for cluster, offset_s in ((early, -HOUR_S), (late, HOUR_S)):
+        started_s = cluster.show("show", f"run-{cluster.name}")["launches"][0]["started_s"]
+        assert abs(started_s - began_s - offset_s) < HOUR_S / 2, "the clock was not shifted"
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plan", [*slow((0, 4, 5, 2)), *soaked(*((seed, 30, 20, 10) for seed in range(3)))])
-def test_random_deaths_of_clusters_ranks_and_supervisors(clusters: Clusters, plan: tuple[int, int, int, int]) -> None:
+def test_random_deaths_of_clusters_ranks_and_supervisors(
+    clusters: Clusters, plan: tuple[int, int, int, int], shifted_clock: Path
+) -> None:
     seed, num_deaths, epochs, away = plan
     rng = random.Random(seed)
     group = clusters("abc", epochs=epochs, every=10, deadline_s=15.0)
+    group[1].shift_clock(shifted_clock, HOUR_S)
+    group[2].shift_clock(shifted_clock, -HOUR_S)
     for cluster in group:
         cluster.start(workers=rng.choice([1, 2]))
     attempts = dict.fromkeys("abc", 0)
