@@ -6,9 +6,9 @@ every N steps. One cluster alone trains its share of each step's rows, for as ma
 in the same steps, from the same weights in each seed, so their differences to synchronous training are paired. Trained
 weights are those that a synchronous run ends with.
 
-Prints one table a study: held-out nats a row, and the difference to synchronous training with its interval of 95% over
-the seeds. `--folder` keeps data, weights and results, so that a stopped study continues. The last line is one JSON
-object.
+Prints one table a study: held-out nats a row, and the differences to synchronous training and to one cluster alone,
+with their intervals of 95% over the seeds. `--folder` keeps data, weights and results, so that a stopped study
+continues. The last line is one JSON object.
 """
 
 import json
@@ -65,6 +65,11 @@ class Setting:
     def reference(self) -> "Setting":
         """Return synchronous training of the same rows, from the same weights."""
         return Setting(is_trained=self.is_trained, inner=self.inner)
+
+    @property
+    def alone(self) -> "Setting":
+        """Return one of its clusters alone, from the same weights."""
+        return replace(self.reference, share=self.clusters)
 
     def overrides(self, seed: int, folder: Path) -> list[str]:
         """Return the overrides of the study's recipe."""
@@ -160,32 +165,36 @@ def key_of(setting: Setting, seed: int) -> str:
     return f"{setting!r} seed {seed}"
 
 
-class Row(NamedTuple):
-    """A setting against synchronous training."""
+class Difference(NamedTuple):
+    """Of a setting's losses to those of another one."""
 
-    loss: float
-    difference: float
-    """Mean over the seeds of the relative difference, and half the width of its interval of 95%."""
+    mean: float
+    """Over the seeds, of the relative difference."""
     half_width: float
+    """Of its interval of 95%."""
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1%} ± {self.half_width:.1%}"
 
 
-def compared(losses: Sequence[float], reference: Sequence[float]) -> Row:
-    """Compare the losses of a setting with those of synchronous training with the same seeds."""
+def compared(losses: Sequence[float], reference: Sequence[float]) -> Difference:
+    """Compare the losses of a setting with those of another one with the same seeds."""
     differences = [own / other - 1 for own, other in zip(losses, reference, strict=True)]
     half_width = math.inf
     if len(differences) > 1:
         error = statistics.stdev(differences) / len(differences) ** 0.5
         half_width = float(student_t.ppf(0.975, len(differences) - 1)) * error
-    return Row(statistics.mean(losses), statistics.mean(differences), half_width)
+    return Difference(statistics.mean(differences), half_width)
 
 
 def print_study(title: str, settings: Sequence[Setting], losses: Losses) -> None:
-    """Print a table with the difference of each setting to synchronous training."""
-    print(f"\n{title:<90}{'nats':>7}{'to synchronous':>20}")
+    """Print a table with the differences of each setting to synchronous training and to one cluster alone."""
+    print(f"\n{title:<90}{'nats':>7}{'to synchronous':>18}{'to one alone':>18}")
     for setting in settings:
-        row = compared(losses[setting], losses[setting.reference])
         name = f"{setting.name}{', trained weights' * setting.is_trained}"
-        print(f"{name:<90}{row.loss:>7.4f}{f'{row.difference:+.1%} ± {row.half_width:.1%}':>20}")
+        others = [setting.reference, *([setting.alone] if setting.clusters else [])]
+        columns = [f"{compared(losses[setting], losses[other])!s:>18}" for other in others if other in losses]
+        print(f"{name:<90}{statistics.mean(losses[setting]):>7.4f}{''.join(columns)}")
 
 
 def main() -> None:
@@ -211,7 +220,7 @@ def main() -> None:
     for setting in (TWO, THREE, *trained(TWO, THREE)):
         if setting in losses:
             name = f"{'trained' if setting.is_trained else 'random'}_{setting.clusters}"
-            figures[name] = compared(losses[setting], losses[setting.reference]).difference
+            figures[name] = compared(losses[setting], losses[setting.reference]).mean
     print_result(figures, [Target(name, 0.03, at_most=True) for name in figures])
 
 

@@ -8,14 +8,23 @@ import pytest
 from scipy import stats
 
 from assay.base.errors import TrainingError
-from outer import STUDIES, TWO, Setting, compared, measured, trained, trained_weights
+from outer import STUDIES, TWO, Setting, compared, measured, print_study, trained, trained_weights
 
 
 def test_differences_are_paired_over_the_seeds() -> None:
     reference, own = [2.0, 3.0, 2.5], [2.1, 3.12, 2.66]
-    row = compared(own, reference)
+    difference = compared(own, reference)
     interval = stats.ttest_1samp(np.divide(own, reference) - 1, 0).confidence_interval()
-    assert (row.difference - row.half_width, row.difference + row.half_width) == pytest.approx(tuple(interval))
+    limits = difference.mean - difference.half_width, difference.mean + difference.half_width
+    assert limits == pytest.approx(tuple(interval))
+
+
+def test_a_setting_is_compared_with_one_of_its_clusters_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    losses = {Setting(): [2.0, 2.0], Setting(clusters=3): [2.2, 2.2], Setting(share=3): [2.5, 2.5]}
+    print_study("study", list(losses), losses)
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "±" in line)
+    assert rows["3 clusters, every 25"].split()[1:] == ["+10.0%", "±", "0.0%", "-12.0%", "±", "0.0%"]
+    assert rows["one cluster alone, 1/3 of the rows"].split()[1:] == ["+25.0%", "±", "0.0%"]
 
 
 def test_a_study_continues_with_the_run_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
