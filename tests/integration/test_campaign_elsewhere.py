@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from assay.data.dataset.index import index_dataset
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
@@ -64,6 +67,25 @@ def killed_once_committed(file: Path, home: Path, run_id: str) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_commands_that_record_their_rows_prove_them_to_the_gate(tmp_path: Path, assay_at: AssayAt) -> None:
+    (tmp_path / "shards").mkdir()
+    pairs = [[number, number + 1] for number in range(1, 32)]
+    pq.write_table(pa.table({"input_ids": pa.array(pairs, pa.list_(pa.int32()))}), tmp_path / "shards" / "a.parquet")
+    index_dataset(str(tmp_path / "shards"), tmp_path / "numbers", needs_label=False)
+    rows = f" --rows {tmp_path / 'numbers'}"
+    candidate = {"name": "learns", "command": command(0.03) + rows}
+    file, home = declared(tmp_path, command=command(0.0) + rows, candidates=[candidate]), Home.at(tmp_path / "home")
+    killed_once_committed(file, home.folder, "scripts-learns-s0")
+    assay_at("decide", "run", file)
+    decision = newest_decisions(home.campaigns / "scripts")["learns"]
+    assert {run.audit_verdict for run in decision.runs} == {"pass"}
+    assert sum(run.num_attempts for run in decision.runs) == 5
+    (clause,) = [clause for gate in decision.gates for clause in gate.clauses if clause.type == "audit"]
+    assert (clause.verdict, clause.value) == ("pass", 4.0)
 
 
 @pytest.mark.slow
