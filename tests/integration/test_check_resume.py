@@ -275,7 +275,12 @@ def test_saves_that_are_copied_from_elsewhere_cannot_be_damaged_and_it_is_said(t
         *script_file(tmp_path, copied), options=["--exercises=step,damaged"], tmp_path=tmp_path
     )
     assert (code, failing(found)) == (0, set()), printed
+    assert found["properties"]["newest"]["status"] == "unseen"
     assert "damaged: not tried, because no save was seen whole after the kill." in found["notes"]
+    forgetful = copied.replace("if os.path.exists(last)", "if False")
+    code, found, printed = check(*script_file(tmp_path, forgetful), options=["--exercises=step"], tmp_path=tmp_path)
+    assert (code, failing(found)) == (1, {"resumes"}), printed
+    assert "started from nothing, though step 4 was saved" in found["properties"]["resumes"]["seen"]
 
 
 NOISE = """

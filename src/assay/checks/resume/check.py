@@ -209,9 +209,13 @@ class ResumeCheckRun:
     ) -> Results:
         """Judge the attempt that went on to the end."""
         newest = max((save.step for save in whole), default=0)
+        # Files that are written elsewhere and copied are not found again.
+        copied = max((save.step for save in stopped.training.saves if not save.files), default=0)
         is_damage = name == "damaged" or (stopped.is_torn and name in ("save", "last-file"))
         blamed = "resumes" if not is_damage or self._is_restarting else "torn" if whole or name == "damaged" else "kept"
-        state = f"step {newest} was whole" if whole else "no whole checkpoint was left"
+        state = f"step {copied} was saved" if copied else "no whole checkpoint was left"
+        if whole:
+            state = f"step {newest} was whole"
         results = _process_results(last)
         if is_damage and whole:
             results["kept"] = holds(f"{number_of(len(whole), 'whole checkpoint')} left")
@@ -227,14 +231,18 @@ class ResumeCheckRun:
                 return results | {"torn": holds(f"refused by exit code {last.exit_code}; {state}")}
             return results | {blamed: fails(f"{state}, but the resume {last.problem}")}
         start, distance = history.restored(last.training, baseline.initial_distance)
-        if start == 0 and (newest > 0 or is_damage):
+        if start == 0 and (newest > 0 or copied > 0 or is_damage):
             changed = [save for save in whole if not save.is_whole(self._out)]
             loss = f", and overwrote {changed[-1].files[0][0]}" if changed else _other_names(baseline)
             self._is_restarting |= name == "step"
             return results | {blamed: fails(f"started from nothing, though {state}{loss}")}
         if start == 0:
             return results
-        if name != "damaged":
+        if copied and not whole:
+            results["newest"] = PropertyResult(
+                "unseen", "its files are copied into the output folder after they are saved"
+            )
+        elif name != "damaged":
             results["newest"] = (
                 holds() if start >= newest else fails(f"went on from step {start}, though step {newest} was whole")
             )
