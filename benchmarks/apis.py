@@ -1,6 +1,6 @@
 """What training APIs make of lost, repeated and late messages and of kills, under `assay check api`.
 
-    .venv/bin/python benchmarks/apis.py                  # all servers, in about an hour on two busy cores
+    .venv/bin/python benchmarks/apis.py                  # all servers, two loops at the same time: half an hour
     .venv/bin/python benchmarks/apis.py --only hatchery
     .venv/bin/python benchmarks/apis.py --write          # and write the table into docs/apis.md
     .venv/bin/python benchmarks/apis.py --results FILE   # keep what has been checked, and go on from there
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -150,7 +151,7 @@ def versions_of(name: str, python: str) -> tuple[str, str]:
         [python, "-c", code, SERVERS[name].package, "tinker"], capture_output=True, text=True, check=True
     )
     server, sdk = done.stdout.split()
-    return server, sdk
+    return server.partition("+")[0], sdk  # which commit was installed says nothing of the checkout that runs
 
 
 def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -192,25 +193,34 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=[*SERVERS], default=[])
     parser.add_argument("--loop", action="append", default=[])
     parser.add_argument("--fault", action="append", choices=KINDS, default=[])
+    parser.add_argument("--jobs", type=int, default=2, help="loops at the same time")
     parser.add_argument("--write", action="store_true", help="write the table into docs/apis.md")
     parser.add_argument("--results", type=Path, help="file of a line per checked loop, which is not checked again")
     options = parser.parse_args()
     results: Path | None = options.results
     known = [json.loads(line) for line in results.read_text().splitlines()] if results and results.exists() else []
+    names: list[str] = options.only or [*SERVERS]
+    pythons = {name: python_of(name) for name in names}
+
+    def checked(name: str, loop: str) -> dict[str, Any]:
+        earlier = [one["found"] for one in known if (one["server"], one["found"]["loop"]) == (name, loop)]
+        if earlier:
+            return dict(earlier[0])
+        now = check(name, pythons[name], loop, options.fault or KINDS)
+        line = json.dumps({"server": name, "found": now})
+        print(line, file=sys.stderr, flush=True)
+        if results:
+            with results.open("a") as file:
+                file.write(f"{line}\n")
+        return now
+
+    loops = {name: [loop for loop in SERVERS[name].loops if loop in (options.loop or [loop])] for name in names}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        checks = {name: [pool.submit(checked, name, loop) for loop in loops[name]] for name in names}
     found = {}
-    for name in options.only or [*SERVERS]:
-        python = python_of(name)
-        version, sdk = versions_of(name, python)
-        loops = list[dict[str, Any]]()
-        found[name] = {"version": version, "sdk": sdk, "loops": loops}
-        for loop in (loop for loop in SERVERS[name].loops if not options.loop or loop in options.loop):
-            earlier = [one["found"] for one in known if (one["server"], one["found"]["loop"]) == (name, loop)]
-            checked = earlier[0] if earlier else check(name, python, loop, options.fault or KINDS)
-            loops.append(checked)
-            if results and not earlier:
-                with results.open("a") as file:
-                    print(json.dumps({"server": name, "found": checked}), file=file)
-            print(json.dumps({"server": name, "found": checked}), file=sys.stderr, flush=True)
+    for name, of_server in checks.items():
+        version, sdk = versions_of(name, pythons[name])
+        found[name] = {"version": version, "sdk": sdk, "loops": [one.result() for one in of_server]}
     table = markdown(found)
     print(table)
     if options.write:
