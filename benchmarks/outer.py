@@ -34,6 +34,8 @@ RESULTS = "results.jsonl"
 PUBLISHED = "outer.optimizer={type: nesterov, rate: 0.7, momentum: 0.9}"
 MILD = "outer.optimizer={type: nesterov, rate: 0.8, momentum: 0.5}"
 FLOAT32 = "outer.bits=32"
+SMALL_BATCHES = ("trainer.optimizer.learning_rate=0.008", "trainer.optimizer.betas=[0.9,0.99]")
+"""Suit clusters of a few rows better than the recipe's."""
 LOW, HIGH = (f"trainer.optimizer.learning_rate={factor * RATE}" for factor in (0.5, 2))
 
 
@@ -102,6 +104,10 @@ STUDIES = {
     "random weights": CLUSTERS,
     "trained weights": trained(*CLUSTERS),
     "every": tuple(replace(setting, every=every) for setting in (TWO, THREE) for every in (10, 5)),
+    "limit": tuple(
+        replace(setting, inner=SMALL_BATCHES)
+        for setting in (Setting(), replace(THREE, every=1), replace(THREE, every=10), THREE, ALONE[1])
+    ),
     "rates": tuple(replace(setting, inner=(rate,)) for rate in (LOW, HIGH) for setting in RATES),
     "updates": (
         replace(TWO, outer=(FLOAT32,)),
