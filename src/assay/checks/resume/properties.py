@@ -133,9 +133,11 @@ class History(NamedTuple):
             return equal[-1], 0.0
         distances = [_distance(state, training.before) for state in states]
         nearest = distances.index(min(distances))
-        if distances[nearest] > FRESH * initial_distance > 0:
+        moved = max(_distance(states[0], states[-1]), 1e-30)
+        # Undisturbed runs whose first weights differ by round-off have seeds.
+        if distances[nearest] > FRESH * initial_distance > ROUND_OFF * moved:
             return 0, 0.0
-        return nearest, distances[nearest] / max(_distance(states[0], states[-1]), 1e-30)
+        return nearest, distances[nearest] / moved
 
     def continued(self, training: ObservedTraining, step: int) -> "History":
         """Return the history with a training that goes on after `step`."""

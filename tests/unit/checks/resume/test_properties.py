@@ -75,6 +75,14 @@ def test_without_seeds_a_resume_from_no_checkpoint_has_the_weights_of_no_step() 
     assert earlier.restored(near, initial_distance)[0] == 3
 
 
+def test_first_weights_that_differ_by_round_off_are_not_taken_for_missing_seeds() -> None:
+    earlier = first_history(training(*steps(1, 5)))
+    again = training(*steps(1, 5))._replace(before=state(0, 1e-5))
+    coarse = training(*steps(4, 8))._replace(before=state(3, 0.01))
+    start, distance = earlier.restored(coarse, Baseline(UNDISTURBED, again).initial_distance)
+    assert start == 3 and distance == pytest.approx(0.01 / 5)
+
+
 @pytest.mark.parametrize(
     ("resumed", "status"),
     [
