@@ -43,20 +43,28 @@ class Planted(NamedTuple):
 
 
 def again(request: str, *verdicts: str, kinds: tuple[str, ...] = (*LOST, "doubled")) -> dict:
+    """Return what a request leads to that is sent again."""
     return {(request, kind): verdicts for kind in kinds}
+
+
+def maybe_again(request: str, *verdicts: str) -> dict:
+    """Return what a request leads to if a server dies under it: it is sent again where its response was lost."""
+    return again(request, "held", *verdicts, kinds=("kill-during",))
 
 
 PLANTED = {
     "none": Planted("sft", {}),
     "acknowledges_before_it_appends": Planted("sft", {("optim_step", "kill-after"): ("error",)}, KILLS),
-    "executes_twice": Planted("sft", again("optim_step", "doubled")),
-    "changes_results": Planted("sft", again("forward_backward", "wrong")),
+    "executes_twice": Planted("sft", again("optim_step", "doubled") | maybe_again("optim_step", "doubled")),
+    "changes_results": Planted("sft", again("forward_backward", "wrong") | maybe_again("forward_backward", "wrong")),
     "applies_chunks_as_they_arrive": Planted("sft", {("forward_backward", "delayed"): ("wrong",)}),
     "mixes_up_futures": Planted("sft", again("retrieve_future", "wrong", kinds=LOST), ("doubled",)),
     "forgets_at_restart": Planted("sft", {("optim_step", kind): ("error",) for kind in KILLS}, KILLS),
-    "adds_gradients_twice": Planted("sft", again("forward_backward", "doubled")),
+    "adds_gradients_twice": Planted(
+        "sft", again("forward_backward", "doubled") | maybe_again("forward_backward", "doubled")
+    ),
     "fails_after_restart": Planted("jobs", {("files", "kill-after"): ("error",)}, KILLS),
-    "creates_jobs_again": Planted("jobs", again("jobs", "doubled", kinds=LOST)),
+    "creates_jobs_again": Planted("jobs", again("jobs", "doubled", kinds=LOST) | maybe_again("jobs", "doubled")),
     "forgets_events": Planted("jobs", {("events", kind): ("lost",) for kind in KILLS}),
 }
 QUICK = {
