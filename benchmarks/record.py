@@ -1,17 +1,14 @@
-"""What recording costs a Trainer of transformers: a step with and without the callback, in turn in one process.
+"""What recording costs a Trainer of transformers: steps with and without the callback, in turn in one training.
 
-    python benchmarks/record.py [--pairs 12] [--steps 60] [--hidden 1024]
+    python benchmarks/record.py [--blocks 400] [--hidden 1024]
 
-Prints the ratio of the medians with its 95% interval from a bootstrap of pairs, and the floor: the ratio of two
-trainings without the callback. Exit 1 if the ratio is above 1.01 and above what the floor explains.
+Every other block of ten steps is recorded. Prints the ratio of the median steps of neighbours, and the floor: the same
+ratio in a training whose callback does nothing.
 """
 
 import argparse
-import os
-import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +17,12 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from assay.integrations.transformers import AssayCallback
-from harness import options_of
+from harness import Median, Target, describe_machine, options_of, print_result, workspace
 
-GOAL = 1.01
+TARGETS = [Target("step with / without a record", 1.01, at_most=True)]
+STEPS_IN_BLOCK = 10
+NUM_FIRST = 2
+"""Steps of a block that are not counted: they warm the caches."""
 
 
 class Network(torch.nn.Module):
@@ -41,65 +41,62 @@ class Network(torch.nn.Module):
         return {"loss": ((scores - labels) ** 2).mean(), "logits": scores}
 
 
-class StepSeconds(TrainerCallback):  # type: ignore[misc]
-    """The seconds from the end of a step to that of the next one, without the first ones."""
+class StepClock(TrainerCallback):  # type: ignore[misc]
+    """Notes when each step ends, and takes another callback out of every other block of steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Trainer, other: TrainerCallback) -> None:
+        self._callbacks = trainer.callback_handler.callbacks
+        self._other = other
         self.ended_s: list[float] = []
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.ended_s.append(time.perf_counter())
+        block, rest = divmod(len(self.ended_s), STEPS_IN_BLOCK)
+        if rest == 0 and block % 2:
+            self._callbacks.remove(self._other)
+        elif rest == 0:
+            self._callbacks.append(self._other)
 
-    def median(self) -> float:
-        return float(np.median(np.diff(self.ended_s)[5:]))
+    def medians_s(self) -> np.ndarray:
+        """Return the median seconds of a step of each block."""
+        ended_s = self.ended_s[: len(self.ended_s) // STEPS_IN_BLOCK * STEPS_IN_BLOCK]  # without the log at the end
+        blocks = np.diff(ended_s, prepend=np.nan).reshape(-1, STEPS_IN_BLOCK)
+        medians: np.ndarray = np.median(blocks[:, NUM_FIRST:], axis=1)
+        return medians
 
 
-def step_s(arguments: argparse.Namespace, out: Path, *, is_recorded: bool) -> float:
-    """Train, and return the median seconds of a step."""
+def measure(arguments: argparse.Namespace, out: Path, callback: TrainerCallback) -> tuple[Median, float]:
+    """Train. Return the ratio of the blocks with the callback to those before and after them, and the seconds of a step
+    without it."""
     torch.manual_seed(0)
-    rows = [{"x": row, "labels": row.sum()} for row in torch.randn(32 * arguments.steps, 64)]
+    rows = [{"x": row, "labels": row.sum()} for row in torch.randn(1024, 64)]
     settings = TrainingArguments(
-        str(out), max_steps=arguments.steps, per_device_train_batch_size=32, save_strategy="no", logging_steps=1,
-        report_to=[], disable_tqdm=True, use_cpu=True, log_level="error",
+        str(out), max_steps=arguments.blocks * STEPS_IN_BLOCK, per_device_train_batch_size=32, save_strategy="no",
+        logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True, log_level="error",
     )  # fmt: skip
     trainer = Trainer(Network(arguments.hidden), settings, train_dataset=rows)
     trainer.remove_callback(next(c for c in trainer.callback_handler.callbacks if "Printer" in type(c).__name__))
-    if is_recorded:
-        trainer.add_callback(AssayCallback(f"benchmark/{time.monotonic_ns()}"))
-    seconds = StepSeconds()
-    trainer.add_callback(seconds)
+    clock = StepClock(trainer, callback)
+    trainer.add_callback(clock)
+    trainer.add_callback(callback)  # after the clock, which may take it out of the list that is being called
     trainer.train()
-    return seconds.median()
-
-
-def interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return the median ratio of pairs with its 95% interval."""
-    ratios = np.array([recorded / plain for recorded, plain in pairs])
-    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
-    return float(np.median(ratios)), float(low), float(high)
+    medians_s = clock.medians_s()
+    ratios = np.array([first / second for first, second in pairwise(medians_s)])
+    ratios[1::2] = 1 / ratios[1::2]  # which begin with a block without the callback
+    return Median.of(ratios), float(np.median(medians_s[1::2]))
 
 
 def main() -> None:
-    """Train in pairs, and print the ratio and its floor."""
+    """Train twice, and print the ratio and its floor."""
     parser = options_of(__doc__)
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--blocks", type=int, default=400)
     parser.add_argument("--hidden", type=int, default=1024)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ASSAY_HOME"] = folder + "/home"
-        out = Path(folder) / "out"
-        recorded, floor = [], []
-        for _ in range(arguments.pairs):
-            plain = step_s(arguments, out, is_recorded=False)
-            recorded.append((step_s(arguments, out, is_recorded=True), plain))
-            floor.append((step_s(arguments, out, is_recorded=False), plain))
-    (ratio, low, high), (still, still_low, still_high) = interval(recorded), interval(floor)
-    print(f"step without a record  {1000 * np.median([plain for _, plain in recorded]):.2f} ms")
-    print(f"ratio with a record    {ratio:.4f}  [{low:.4f}, {high:.4f}]")
-    print(f"floor (none to none)   {still:.4f}  [{still_low:.4f}, {still_high:.4f}]")
-    sys.exit(int(low > max(GOAL, still_high)))
+    describe_machine()
+    with workspace() as folder:
+        floor, _ = measure(arguments, folder / "out", TrainerCallback())
+        ratio, step_s = measure(arguments, folder / "out", AssayCallback("benchmark/record"))
+    print_result({"step with / without a record": ratio, "floor: none / none": floor, "step_s": step_s}, TARGETS)
 
 
 if __name__ == "__main__":
