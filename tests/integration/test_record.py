@@ -134,4 +134,4 @@ def test_a_full_disk_ends_the_record_with_one_warning_and_not_the_training(
     AssayAt(disk.folder / "home")("runs", "list")
     seen = assay.run("digits-first").view()
     assert seen.metrics["loss"].num_points >= 4
-    assert seen.status in ("gone", "succeeded")
+    assert seen.status in ("running", "succeeded"), "its end may not be written, and its process lives"

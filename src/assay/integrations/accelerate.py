@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from assay.integrations.recording import RunRecorder
 
-UNKNOWN = (
-    "which rows were read, unless the loader is assay.torch.RowLoader",
-    "the exchange of gradients and the optimizer's step are part of compute",
-)
+UNKNOWN = ("the exchange of gradients and the optimizer's step are part of compute",)
 
 
 class AssayTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types

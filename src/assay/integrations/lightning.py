@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from assay.integrations.recording import RunRecorder
 
 UNKNOWN = (
-    "which rows were read, unless the loader is assay.torch.RowLoader",
     "the exchange of gradients and the optimizer's step are part of compute",
     "time after fit() returns, such as a test",
 )

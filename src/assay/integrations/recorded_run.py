@@ -39,6 +39,7 @@ from assay.trackers.importers.foreign_run import plain_value
 START_SLACK_S = 2.0
 """Processes of one start may begin this much after that of rank 0."""
 MAX_NAMED_CHANGES = 8
+UNKNOWN_ROWS = "which rows were read: only those of assay.torch.RowLoader are seen"
 
 
 class RecordRequest(NamedTuple):
@@ -83,9 +84,8 @@ def begin_attempt(home: Home, request: RecordRequest, *, start_step: int | None)
     existing = _existing_run(home, run_id)
     run = _run_record(home, request, existing, now_s=clock.now_s())
     home.run_dir(run_id).mkdir(parents=True, exist_ok=True)
-    store = open_store(run.run_dir)
     if run != existing:
-        store.put(RUN_FILE, run.to_sealed_json().encode())
+        save_run(run)
     log = CommitLog(open_store(run.store_url, RetryPolicy(0.0)))
     number = log.begin_attempt(world_size=request.devices, now_s=clock.now_s())
     is_one_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == int(os.environ.get("WORLD_SIZE", "1"))
@@ -102,6 +102,12 @@ def begin_attempt(home: Home, request: RecordRequest, *, start_step: int | None)
         hosts=(socket.gethostname(),) * request.devices if is_one_node else (),
     )
     close_abandoned_attempts(run, log, attempt)
+    for before in saved_attempts(Path(run.run_dir))[-1:]:
+        print(
+            f"assay: run '{run_id}' begins attempt {number}, after attempt {before.attempt}: {before.outcome} at step "
+            f"{before.end_step}. A new run needs a name of its own.",
+            file=sys.stderr,
+        )
     save_attempt(Path(run.run_dir), attempt)
     if start_step is not None:
         roll_back(run, attempt)
@@ -126,6 +132,12 @@ def join_attempt(home: Home, request: RecordRequest, *, after: int) -> OpenAttem
     return None
 
 
+def save_run(run: Run) -> Run:
+    """Write the run's record, and return it."""
+    open_store(run.run_dir).put(RUN_FILE, run.to_sealed_json().encode())
+    return run
+
+
 def roll_back(run: Run, attempt: Attempt) -> None:
     """Record that an attempt repeats the steps after its first one: earlier attempts kept what lies before."""
     for earlier in saved_attempts(Path(run.run_dir)):
@@ -143,7 +155,7 @@ def _existing_run(home: Home, run_id: str) -> Run | None:
             f"run '{run_id}' exists in {home.folder}, and it was not recorded by assay.record. Choose another name."
         )
     launch = next(reversed(saved_launches(run)), None)
-    if launch is not None and process_state(launch) == "running":
+    if launch is not None and process_state(launch) == "running" and launch.job != str(os.getpid()):
         raise ConfigError(
             f"run '{run_id}' is being recorded by {launch.where()}. Runs at the same time need names of their own; "
             "if that process is stuck, end it."
@@ -160,7 +172,7 @@ def _run_record(home: Home, request: RecordRequest, existing: Run | None, *, now
         tool_run_id=run_id,
         name=request.name.rpartition("/")[2],
         status="unknown",
-        left_out=request.unknown,
+        left_out=(UNKNOWN_ROWS, *request.unknown),
     )
     return Run(
         run_id=run_id,

@@ -30,7 +30,15 @@ from assay.base.errors import AssayError, ConfigError
 from assay.base.names import checked_name
 from assay.elastic.failures import kind_of, signature_of
 from assay.integrations.adopted_checkpoints import CheckpointAdopter, SavedCheckpoint
-from assay.integrations.recorded_run import OpenAttempt, RecordRequest, begin_attempt, join_attempt, roll_back
+from assay.integrations.recorded_run import (
+    UNKNOWN_ROWS,
+    OpenAttempt,
+    RecordRequest,
+    begin_attempt,
+    join_attempt,
+    roll_back,
+    save_run,
+)
 from assay.records.commit import RunFinished
 from assay.records.failure import Failure
 from assay.records.phase import Phase
@@ -38,11 +46,9 @@ from assay.records.row_receipts import RowReceipt
 from assay.records.run import Attempt
 from assay.store.attempts import failure_of_ranks, rank_failure_path, save_attempt
 from assay.store.home import Home
-from assay.store.known_runs import RUN_FILE
 from assay.store.launches import end_launch_here
 from assay.store.ledger.writer import mark_missed
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from assay.store.objects import open_store
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,13 +58,9 @@ JOIN_S = 5.0
 """Ranks other than 0 wait at most this long for the attempt at the start; later they look once a second."""
 LOOK_EVERY_S = 1.0
 MAX_RECEIPT_ROWS = 2_000  # an event of a segment has a largest size
+UNKNOWN_LOADING = "data loading is part of compute, unless the script calls watch or phase"
 RENAMED = {"grad_norm": "gradient_norm"}
 """Names of other tools to those that warnings and triage read."""
-
-UNKNOWN = (
-    "which rows were read, unless the loop's loader is assay.torch.RowLoader",
-    "data loading is part of compute, unless the script calls watch or phase",
-)
 
 P = ParamSpec("P")
 
@@ -91,6 +93,9 @@ class RunRecorder:
         if request.devices < world_size or request.devices % world_size:
             raise ConfigError(f"run '{request.name}': devices={request.devices} is no multiple of {world_size} ranks.")
         checked_name(request.name.replace("/", "-"), of="the run's name")
+        if (before := _recorders.pop(request.run_id(), None)) is not None:  # a cell of a notebook, or the next fit
+            before.end(RuntimeError("the recording was begun again in the same process"))
+        _recorders[request.run_id()] = self
         self._request = request
         self._home = Home.from_environment()
         self._pid = os.getpid()
@@ -140,7 +145,9 @@ class RunRecorder:
     @_unless_off
     def phase(self, name: Phase) -> None:
         """Record that the devices enter a phase: `data`, `compute`, `checkpoint`, `evaluation` or `idle`."""
-        self._has_phases = True
+        if not self._has_phases:
+            self._has_phases = True
+            self._note_known(UNKNOWN_LOADING)
         self._enter(name)
 
     @_unless_off
@@ -151,14 +158,14 @@ class RunRecorder:
         """
         self._join(wait_s=0.0)
         numbers = dict(_numbers(metrics or {}))
+        if rows is not None:
+            numbers["rows"] = float(rows)
+            self._rows += rows
         if step > self._step:
             if not self._has_start:
                 self._start_at(max(0, step - max(1, self._uncounted)))
             now_s = time.monotonic()
             numbers["step_s"] = now_s - self._step_began_s
-            if rows is not None:
-                numbers["rows"] = float(rows)
-                self._rows += rows
             self._step, self._step_began_s = step, now_s
             self._write_receipts(step)
             for segment in self._segments[1:]:
@@ -220,6 +227,18 @@ class RunRecorder:
         """Record the rows that a loader of training hands out, if it is an `assay.torch.RowLoader`."""
         if hasattr(loader, "on_rows"):
             self._loader, loader.on_rows = loader, self._note_rows
+            self._note_known(UNKNOWN_ROWS)
+
+    def _note_known(self, unknown: str) -> None:
+        """Take a sentence out of what is not known of the run."""
+        if self._opened is not None and not self._request.rank and (imported := self._opened.run.imported) is not None:
+            left_out = tuple(text for text in imported.left_out if text != unknown)
+            if left_out != imported.left_out:
+                known = imported.model_copy(update={"left_out": left_out})
+                self._opened = self._opened._replace(
+                    run=save_run(self._opened.run.model_copy(update={"imported": known}))
+                )
+                mark_missed(self._home, self.run_id)
 
     @_unless_off
     def _note_rows(self, loader_step: int, rows: Sequence[int]) -> None:
@@ -238,6 +257,7 @@ class RunRecorder:
         if self._opened is None or os.getpid() != self._pid:
             return
         opened, self._opened = self._opened, None
+        _recorders.pop(self.run_id, None)
         atexit.unregister(self._end_at_exit)
         for hook in self._hooks:
             hook.remove()
@@ -279,8 +299,7 @@ class RunRecorder:
         )
         save_attempt(Path(opened.run.run_dir), ended)
         num_steps = max(1, self._request.num_steps or 0, self._step)
-        run = opened.run.model_copy(update={"num_steps": num_steps})
-        open_store(run.run_dir).put(RUN_FILE, run.to_sealed_json().encode())
+        run = save_run(opened.run.model_copy(update={"num_steps": num_steps}))
         if ended.outcome == "succeeded":
             commits = opened.log.commits()
             digest = commits[-1].weights_digest if commits else ""
@@ -414,6 +433,8 @@ class RunRecorder:
         )
 
 
+_recorders: dict[str, RunRecorder] = {}
+"""Run id to its recorder, if it has not ended."""
 _joined: dict[str, int] = {}
 """Run id to the attempt that this process joined last: a second training in the process joins a later one."""
 
@@ -451,5 +472,5 @@ def record(
     """
     devices = int(os.environ.get("WORLD_SIZE", "1")) if devices is None else devices
     rank = int(os.environ.get("RANK", "0"))
-    request = RecordRequest(name, "python", config or {}, devices, num_steps, rank, UNKNOWN)
+    request = RecordRequest(name, "python", config or {}, devices, num_steps, rank, (UNKNOWN_LOADING,))
     return RunRecorder(request, start_step=start_step)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from assay.integrations.recording import RunRecorder
 
 UNKNOWN = (
-    "which rows were read, unless the loader is assay.torch.RowLoader",
     "the exchange of gradients and the optimizer's step are part of compute",
     "time after train() returns, such as a last evaluation",
 )
@@ -34,8 +33,6 @@ class AssayCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         from assay.integrations.recorded_run import RecordRequest, plain_name  # here: a callback imports only its host
         from assay.integrations.recording import RunRecorder
 
-        if self._run is not None:  # the last training of this process did not end, e.g. with a smaller batch next
-            self._run.end(RuntimeError("the training was begun again in the same process"))
         name = self._name or plain_name(args.run_name or Path(args.output_dir).resolve().name)
         config = {**args.to_dict(), "model": _model_facts(kwargs.get("model"))}
         devices = args.world_size * max(1, args.n_gpu)

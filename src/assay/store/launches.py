@@ -106,5 +106,6 @@ def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
     if not launch.is_process() or launch.host != socket.gethostname():
         return "elsewhere"
     is_alive = launch.process == process_key(int(launch.job))
-    # Who trains does not ask: a process that asks about itself is done with the run.
-    return "running" if is_alive and int(launch.job) != os.getpid() else "ended"
+    # A launch in this process is ended on record; a background process that asks about itself is done with the run.
+    is_done = launch.launcher != "here" and int(launch.job) == os.getpid()
+    return "running" if is_alive and not is_done else "ended"

@@ -306,6 +306,57 @@ def test_a_run_killed_anywhere_is_readable_and_goes_on(home: Home, tmp_path: Pat
     assert all(attempt.outcome == "killed" for attempt in seen.attempts[:-1])
 
 
+def test_a_run_is_running_for_the_process_that_records_it(home: Home) -> None:
+    with record("digits/first") as run:
+        train(run, range(1, 8))
+        seen, listed = view(home), json.loads(AssayAt(home.folder)("runs", "list", "--json").out)[0]
+        assert (seen.status, seen.step, seen.total_steps) == ("running", 7, 7)
+        assert (listed["status"], listed["step"], listed["total_steps"]) == ("running", 7, 7)
+    assert view(home).status == "succeeded"
+
+
+def test_rows_of_a_watched_loop_are_recorded_at_each_step(home: Home) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    with record("digits/first") as run:
+        run.watch(model, optimizer)
+        for step in range(1, 6):
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+            run.log(step, {"loss": 1.0}, rows=3)
+    seen = view(home)
+    assert seen.metrics["rows"].num_points == seen.metrics["loss"].num_points == 5
+    assert seen.speed.rows_per_s is not None
+
+
+def test_what_is_not_known_of_a_run_is_said_no_more_once_it_is(home: Home) -> None:
+    def unknown() -> tuple[str, ...]:
+        imported = view(home).imported
+        assert imported is not None
+        return imported.left_out
+
+    with record("digits/first") as run:
+        assert [text.split(":")[0].split(",")[0] for text in unknown()] == [
+            "which rows were read", "data loading is part of compute"
+        ]  # fmt: skip
+        run.phase("data")
+        assert [text.split(":")[0] for text in unknown()] == ["which rows were read"]
+    assert [text.split(":")[0] for text in unknown()] == ["which rows were read"]
+
+
+def test_a_recording_that_begins_again_in_its_process_ends_the_one_before(
+    home: Home, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(record("digits/first"), range(1, 4))
+    assert capfd.readouterr().err == ""
+    with record("digits/first", start_step=3) as run:
+        train(run, range(4, 6))
+    assert "run 'digits-first' begins attempt 2, after attempt 1: failed at step 3." in capfd.readouterr().err
+    seen = view(home)
+    assert [attempt.outcome for attempt in seen.attempts] == ["failed", "succeeded"]
+    assert "was begun again in the same process" in seen.attempts[0].reason
+
+
 def test_other_ranks_join_the_attempt_of_rank_0_and_leave_their_failure(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,9 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.tables import UNFINISHED
 
 NOT_EVALUATED = (None, None, None)
+STEP_SECONDS = "step_s"
+"""The metric that every step of a recorded run logs."""
+_LAST_STEP = "SELECT MAX(last_step) FROM metric_series WHERE run_id = :run_id AND attempt = :attempt AND name = :name"
 _LAST_LOSSES = "SELECT run_id, last_value FROM metric_series WHERE name = 'loss' AND rank = 0 ORDER BY attempt"
 SILENT_S = 900.0
 """A run on another host counts as running if it was heard of within this time."""
@@ -84,11 +87,18 @@ def run_status(
     return "running" if is_heard or has_started else "unknown"
 
 
-def step_without_commits(run: Run, attempts: Sequence[Attempt]) -> int:
+def step_without_commits(ledger: Ledger, run: Run, attempts: Sequence[Attempt]) -> int:
     """Return how far a run without commits is: of another tool's run, the last step that is known."""
     if not run.is_recorded():
         return run.num_steps if run.imported else 0
-    return max((attempts[-1].start_step, attempts[-1].end_step or 0)) if attempts else 0
+    if not attempts:
+        return 0
+    last = attempts[-1]
+    if (reached := last.end_step) is None:  # it is under way, or died
+        of_last = {"run_id": run.run_id, "attempt": last.attempt, "name": STEP_SECONDS}
+        with ledger.reading() as connection:
+            ((reached,),) = connection.execute(_LAST_STEP, of_last)
+    return max(last.start_step, reached or 0)
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
@@ -119,27 +129,28 @@ def run_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSum
         RunSummary(
             run=run,
             status=run_status(
-                attempts.get(run.run_id, ()),
+                of_run,
                 created_s=run.created_s,
                 is_finished=run.run_id in finished,
                 launch=launches.get(run.run_id),
                 last_seen_s=last_seen_s.get(run.run_id),
                 imported=run.imported,
             ),
-            step=committed.get(run.run_id, step_without_commits(run, attempts.get(run.run_id, ()))),
-            total_steps=finished.get(run.run_id, run.num_steps),
-            attempts=tuple(attempts.get(run.run_id, ())),
+            step=step,
+            total_steps=finished.get(run.run_id, max(run.num_steps, step)),
+            attempts=tuple(of_run),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
             higher_is_better=headlines.get(run.run_id, NOT_EVALUATED)[2],
             loss=losses.get(run.run_id),
-            device_s=device_s.get(run.run_id, 0.0)
-            + _held_so_far_s(attempts.get(run.run_id, ()), last_seen_s.get(run.run_id)),
+            device_s=device_s.get(run.run_id, 0.0) + _held_so_far_s(of_run, last_seen_s.get(run.run_id)),
             evaluation_s=evaluation_s.get(run.run_id, 0.0),
             launch=launches.get(run.run_id),
             last_seen_s=last_seen_s.get(run.run_id) or None,
         )
         for run in runs
+        for of_run in [attempts.get(run.run_id, [])]
+        for step in [committed.get(run.run_id) or step_without_commits(ledger, run, of_run)]
     ]
 
 

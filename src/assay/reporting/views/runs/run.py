@@ -41,7 +41,7 @@ from assay.statistics.warnings import (
 from assay.store.ledger.catch_up import catch_up
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.summary import intact_commits, run_status, step_without_commits
+from assay.store.ledger.summary import STEP_SECONDS, intact_commits, run_status, step_without_commits
 from assay.store.metrics.curves import (
     Curve,
     events,
@@ -55,7 +55,6 @@ from assay.store.metrics.phases import running_phase_seconds
 from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
 NEWEST_EVENTS, LISTED_METRICS = 20, 40
-STEP_SECONDS = "step_s"
 RECENT_STEPS = 50_000
 """The speed of a longer run is that of its last steps."""
 
@@ -318,6 +317,7 @@ def run_view(
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
+    step = intact[-1].step if intact else step_without_commits(ledger, run, attempts)
     launches = ledger.launches(run.run_id)
     annotations = next(iter(ledger.run_notes(run.run_id)), None)
     model_metrics = model_numbers(ledger, run.run_id)
@@ -336,8 +336,8 @@ def run_view(
         status=status,
         failure_kind=failure_kind(status, attempts),
         created=run.created_s,
-        step=intact[-1].step if intact else step_without_commits(run, attempts),
-        total_steps=finished.step if finished else run.num_steps,
+        step=step,
+        total_steps=finished.step if finished else max(run.num_steps, step),
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(attempt.world_size for attempt in attempts),
         attempts=attempt_views,
