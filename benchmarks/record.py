@@ -83,7 +83,7 @@ def measure(arguments: argparse.Namespace, out: Path, callback: TrainerCallback)
     medians_s = clock.medians_s()
     ratios = np.array([first / second for first, second in pairwise(medians_s)])
     ratios[1::2] = 1 / ratios[1::2]  # which begin with a block without the callback
-    return Median.of(ratios), float(np.median(medians_s[1::2]))
+    return Median.of(ratios.tolist()), float(np.median(medians_s[1::2]))
 
 
 def main() -> None:
