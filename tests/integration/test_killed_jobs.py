@@ -89,7 +89,6 @@ def stricken(tmp_path: Path) -> Iterator[Stricken]:
 @pytest.mark.parametrize(
     ("num_kills", "num_jobs", "apart_s"),
     [
-        (3, 1, 0.5),
         pytest.param(5, 2, 1.0, marks=pytest.mark.slow),
         pytest.param(100, 100, 8.0, marks=[pytest.mark.slow, pytest.mark.soak]),
     ],

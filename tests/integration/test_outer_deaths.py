@@ -210,6 +210,7 @@ def add_one_by_one(weights: Any, momentum: Any, changes: Any) -> None:
             tensor.add_(change[name], alpha=weight / total)
 
 
+@pytest.mark.slow
 def test_moments_kept_after_a_late_part_are_caught_by_audit_and_replay(clusters: Clusters) -> None:
     late = [quiet(), quiet(asleep_from=2, asleep_s=30.0)]
     group = clusters("ab", late, trainer_class=KeepsMoments, absent_after=5)

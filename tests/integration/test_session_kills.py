@@ -17,13 +17,14 @@ from assay.checks.api.judge import ONCE, REQUESTS, TINKER_LOOPS, Judge
 from assay.checks.api.proxy import RequestFault
 from full_disk import Disk
 from session_service import WORLD_SIZES, Commands, SessionService
+from variants import slow
 
 DAY_S = 86_400.0
 FULL_S = 3.0
 """How long a disk is full."""
 LATEST_S = 0.3
 """Longest time from the arrival of a request to a kill at random."""
-FIVE_KILLS = {
+KILLS = {
     "sft": [
         RequestFault("kill worker", "optim_step", 3),
         RequestFault("kill server", "forward_backward", 5, is_acknowledged=True),
@@ -63,9 +64,12 @@ def judge_loops(
 
 
 @pytest.mark.timeout(900)
-def test_a_client_cannot_tell_that_server_worker_and_rank_were_killed(session_service) -> None:
-    judge_loops(session_service, FIVE_KILLS)
-    assert session_service.num_kills == 7 and len({*session_service.started_sizes}) == 4
+@pytest.mark.parametrize("loops", [("dpo",), *slow((*KILLS,))], ids=" ".join)
+def test_a_client_cannot_tell_that_server_worker_and_rank_were_killed(session_service, loops) -> None:
+    judge_loops(session_service, {loop: KILLS[loop] for loop in loops})
+    struck = Counter(fault.kind for loop in loops for fault in KILLS[loop])
+    assert session_service.num_kills == struck.total() + struck["kill both"]
+    assert len({*session_service.started_sizes}) == 1 + struck["kill both"] + struck["kill worker"]
 
 
 @pytest.mark.slow

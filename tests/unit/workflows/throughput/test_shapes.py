@@ -58,13 +58,18 @@ def test_a_well_shaped_recipe_gets_no_advice(describe: Describe) -> None:
 @pytest.mark.parametrize(
     ("planted", "patch"),
     [
-        ({"vocab_size": 50_257}, {"method.model.vocab_size": 50_304}),
-        ({"hidden_size": 960, "num_heads": 16}, {"method.model.num_heads": 15}),
-        ({"rows": ROWS + 1}, {"loader.global_batch_size": LANES * ROWS}),
-        ({"hidden_size": 1000, "num_heads": 4}, {"method.model.hidden_size": 1024}),
+        pytest.param({"vocab_size": 50_257}, {"method.model.vocab_size": 50_304}, id="a vocabulary of 50257"),
+        pytest.param({"hidden_size": 960, "num_heads": 16}, {"method.model.num_heads": 15}, id="heads of 60"),
+        pytest.param(
+            {"rows": ROWS + 1}, {"loader.global_batch_size": LANES * ROWS},
+            marks=pytest.mark.slow, id="a row above the last that fits",
+        ),
+        pytest.param(
+            {"hidden_size": 1000, "num_heads": 4}, {"method.model.hidden_size": 1024},
+            marks=pytest.mark.slow, id="a width of 1000",
+        ),
     ],
-    ids=["a vocabulary of 50257", "heads of 60", "a row above the last that fits", "a width of 1000"],
-)
+)  # fmt: skip
 def test_a_planted_shape_is_found_alone(planted: dict[str, Any], patch: dict[str, Any], describe: Describe) -> None:
     found = describe(**planted)
     assert [advice.patch for advice in found.advice] == [patch]
