@@ -28,7 +28,7 @@ def recorded_fleet(
     common: Mapping[str, Any] = {},
 ) -> None:
     """One attempt a run of 8 ranks and 100 steps, one an hour. `fails`: run, host -> its chance; `step_s`: run
-    -> seconds a step; `common`: what all recipes have besides."""
+    -> seconds a step; `common`: what all recipes have besides. A failure comes 5 s after the last commit."""
     rng = np.random.default_rng(seed)
     with home.open_ledger() as ledger:
         for number in range(num_runs):
@@ -50,7 +50,8 @@ def recorded_fleet(
             )  # fmt: skip
             has_failed = rng.random() < fails(number, host)
             step_times_s = step_s(number) * np.exp(noise * rng.normal())
-            held_s = 100 * step_times_s + 50.0
+            lost_s = 5.0 * has_failed
+            held_s = 100 * step_times_s + 50.0 + lost_s
             ledger.record_attempt(
                 Attempt(
                     run_id=run_id, attempt=1, world_size=8, start_step=0, started_s=began_s,
@@ -65,6 +66,7 @@ def recorded_fleet(
             )  # fmt: skip
             for rank in range(8):
                 seconds = {"startup": 50.0, "compute": 90 * step_times_s, "communication": 10 * step_times_s}
+                seconds |= {"lost": lost_s} if has_failed else {}
                 ledger.record_phase_seconds(
                     PhaseSeconds(run_id=run_id, attempt=1, rank=rank, held_s=held_s, seconds=seconds)
                 )

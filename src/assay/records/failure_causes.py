@@ -55,7 +55,7 @@ class FailureCause(Record):
     is_inseparable: bool
     """A tie always occurs with it."""
     lost_device_hours: float | None
-    """Excess cost of its failures."""
+    """Cost of its failures beyond the rate elsewhere: work lost, hangs and restarts; of a table, all that they held."""
     next: Statement
     """The cheapest experiment that separates ties or a rival, or else confirms a fix."""
 

@@ -13,14 +13,14 @@ from assay.records.symptoms import RecordedSymptom
 
 
 class Finding(Record):
-    """What lost device time, with its evidence: a cause, a symptom, a level change, or a phase."""
+    """What cost device time, with its evidence: a cause, a symptom, a level change, or a phase."""
 
     about: Literal["failures", "slower", "spent"]
     """`spent`: device time that produced no steps."""
     is_confirmed: bool
     """The cause is shown by the records, not only suspected. False of a symptom, whose cause is unknown."""
     device_hours_a_week: NonNegativeFloat | None
-    """Total if less than a week is recorded."""
+    """Of failures: work lost, hangs and restarts, as in `Interruption`. Total if less than a week is recorded."""
     cause: FailureCause | None = None
     """What the failed attempts share."""
     symptom: RecordedSymptom | None = None
@@ -34,7 +34,7 @@ class Finding(Record):
 
 
 class TriageOverview(Record):
-    """Causes of lost device time, most expensive first."""
+    """Causes of device time without steps, most expensive first."""
 
     run_ids: tuple[str, ...] = ()
     """Each run that was looked at, if they are few or were selected; `assay runs show RUN` says what happened to it."""

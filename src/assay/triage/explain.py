@@ -42,7 +42,8 @@ def explain(
             "wrong arithmetic", found.problem, operator=found.operator, module=found.module or "the step",
             detail=found.detail,
         )  # fmt: skip
-    if report.rows is not None and report.rows.rows and not _are_most(report.rows):
+    # If more than half of the rows are named, the weights are bad for any row.
+    if report.rows is not None and 0 < 2 * len(report.rows.rows) <= report.rows.num_rows:
         return _of_rows(report.rows)
     return _of_loss(report, steps, learning_rate)
 
@@ -67,11 +68,6 @@ def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
     return _explanation(
         "wrong arithmetic", "differs from a step on", first=report.from_step + 1, last=first.step - 1, **values
     )
-
-
-def _are_most(rows: RowSearch) -> bool:
-    """Return whether more than half of the rows are named; then the weights are bad for any row."""
-    return 2 * len(rows.rows) > rows.num_rows
 
 
 def _of_rows(rows: RowSearch) -> Explanation:

@@ -88,7 +88,7 @@ def guard_status(guard: Guard, ledger: Ledger | None) -> GuardStatus:
 
 def _evidence(guard: Guard, ledger: Ledger) -> FixCheck | None:
     try:
-        table = ledger_attempts(ledger, ColumnNames(factors=tuple(guard.factors)))
+        table = ledger_attempts(ledger, ColumnNames(factors=tuple(guard.factors)), with_costs=False)
         on_it = with_values(table, list(guard.factors.items()))
     except ConfigError:  # no attempt is over, or none was on it
         return None

@@ -1,6 +1,6 @@
 """Ranks everything that triage can find in the ledger by device-hours lost per week.
 
-    failures   for each cause, the device-hours of failed attempts beyond the rate elsewhere
+    failures   for each cause, what failed attempts cost (`Interruption`) beyond the rate elsewhere
     slower     for each lasting increase of step time, the added share of all later device-hours
     spent      device time by phase: startup, repeated work, stalls, waiting for rows, commits
 
@@ -23,14 +23,14 @@ from assay.records.slow_changes import SlowChanges
 from assay.records.statement import Statement
 from assay.records.triage_overview import Finding, TriageOverview
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.ledger import columns_of_attempts
+from assay.triage.attempts.ledger import HOUR_S, Costs, columns_of_attempts, failure_costs_s, held_s
 from assay.triage.attempts.table import AttemptTable, ColumnNames, table_of
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.slow.explain import explain_changes
 from assay.triage.slow.series import MeasuredSeries, SeriesNames, series_of_attempts
 from assay.triage.symptoms.recorded import symptom_of
 
-HOUR_S, DAY_S = 3_600.0, 86_400.0
+DAY_S = 86_400.0
 DAYS_A_WEEK = 7.0
 MIN_SHARE = 0.01
 """Phases with a smaller share of all device time are not listed."""
@@ -66,7 +66,10 @@ def triage_ledger(ledger: Ledger, run_ids: Collection[str] = ()) -> Fleet:
     ended = [attempt for attempt in attempts if attempt.ended_s is not None]
     spent = [second for second in ledger.training_seconds() if second.run_id in runs]
     not_looked_at: dict[str, Statement] = {}
-    recorded = _try_compute("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
+    costs_s = failure_costs_s(attempts, spent)
+    recorded = _try_compute(
+        "failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts, (), costs_s)
+    )
     table = series = diagnosis = changes = None
     if recorded is None:
         not_looked_at["slower"] = not_looked_at["failures"]
@@ -84,7 +87,7 @@ def triage_ledger(ledger: Ledger, run_ids: Collection[str] = ()) -> Fleet:
     causes = list(_of_causes(diagnosis))
     found = [*causes, *_of_rises(changes, ended), *_of_phases(spent_s)]
     if diagnosis is not None and diagnosis.failures and not any(cause.is_confirmed for cause in causes):
-        found += _of_symptoms(ended)
+        found += _of_symptoms(ended, costs_s)
         not_looked_at["what failures share"] = diagnosis.because
     weeks = max(1.0, days / DAYS_A_WEEK)
     overview = TriageOverview(
@@ -120,12 +123,11 @@ def _ranked(found: Sequence[Finding], *, weeks: float) -> tuple[Finding, ...]:
 
 def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
     for cause in () if diagnosis is None else diagnosis.causes:
-        is_confirmed = cause.is_confirmed and not cause.is_inseparable
-        hours = cause.lost_device_hours
+        is_confirmed, hours = cause.is_confirmed and not cause.is_inseparable, cause.lost_device_hours
         yield Finding(about="failures", is_confirmed=is_confirmed, device_hours_a_week=hours, cause=cause)
 
 
-def _of_symptoms(ended: Sequence[Attempt]) -> Iterator[Finding]:
+def _of_symptoms(ended: Sequence[Attempt], costs_s: Costs) -> Iterator[Finding]:
     """Yield failures without a known cause, one finding for each of the most frequent symptoms."""
     symptoms = [(attempt, symptom) for attempt in ended if (symptom := symptom_of(attempt)) is not None]
     common = [key for key, _ in Counter(symptom.key for _, symptom in symptoms).most_common(MAX_SYMPTOMS)]
@@ -134,7 +136,7 @@ def _of_symptoms(ended: Sequence[Attempt]) -> Iterator[Finding]:
         if group:
             yield Finding(
                 about="failures", is_confirmed=False,
-                device_hours_a_week=sum(_held_s(attempt) for attempt, _ in group) / HOUR_S,
+                device_hours_a_week=sum(costs_s[attempt.run_id, attempt.attempt] for attempt, _ in group) / HOUR_S,
                 symptom=group[-1][1] if key else None, attempts=len(group),
             )  # fmt: skip
 
@@ -142,20 +144,20 @@ def _of_symptoms(ended: Sequence[Attempt]) -> Iterator[Finding]:
 def _of_rises(changes: SlowChanges | None, ended: Sequence[Attempt]) -> Iterator[Finding]:
     for change in () if changes is None else changes.changes:
         if change.ratio is not None and change.ratio > 1.0:
-            held_s = sum(_held_s(attempt) for attempt in ended if attempt.started_s >= float(change.at))
+            later_s = sum(held_s(attempt) for attempt in ended if attempt.started_s >= float(change.at))
             yield Finding(
                 about="slower", is_confirmed=change.verdict == "assigned",
-                device_hours_a_week=held_s / HOUR_S * (1.0 - 1.0 / change.ratio), change=change,
+                device_hours_a_week=later_s / HOUR_S * (1.0 - 1.0 / change.ratio), change=change,
             )  # fmt: skip
 
 
 def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
-    held_s = sum(spent_s.values())
+    all_s = sum(spent_s.values())
     for phase in SPENT:
-        if spent_s.get(phase, 0.0) > MIN_SHARE * held_s:
+        if spent_s.get(phase, 0.0) > MIN_SHARE * all_s:
             yield Finding(
                 about="spent", is_confirmed=True, device_hours_a_week=spent_s[phase] / HOUR_S, phase=phase,
-                share=spent_s[phase] / held_s,
+                share=spent_s[phase] / all_s,
             )  # fmt: skip
 
 
@@ -165,7 +167,3 @@ def _by_phase(seconds: Sequence[PhaseSeconds]) -> dict[Phase, float]:
         for phase, spent in second.seconds.items():
             spent_s[phase] += spent
     return spent_s
-
-
-def _held_s(attempt: Attempt) -> float:
-    return ((attempt.ended_s or attempt.started_s) - attempt.started_s) * attempt.world_size

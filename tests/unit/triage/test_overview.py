@@ -23,6 +23,7 @@ from assay.reporting.terminal.document import print_document
 from assay.reporting.views.runs.run import run_view
 from assay.reporting.views.triage_statements import finding_certainty, finding_next, finding_text, triage_text
 from assay.store.home import Home
+from assay.store.ledger.goodput import goodput_of
 from assay.triage.overview import FEW_RUNS, Fleet, triage_ledger
 from fleet_ledger import recorded_fleet
 from machine import MACHINE
@@ -76,7 +77,36 @@ def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted
     assert slower.change is not None and slower.change.assigned.keys() == {"code"}
     assert slower.change.ratio == pytest.approx(1.3, abs=0.01)
     assert "due to code" in finding_text(slower, attempts=NUM_RUNS)
-    assert failures.cause is not None and failures.cause.factors == {"host": "n05"}
+    cause = failures.cause
+    assert cause is not None and cause.factors == {"host": "n05"}
+    with planted.open_ledger() as ledger:
+        failed = [item for item in ledger.attempts() if item.outcome == "failed" and item.hosts[0] == "n05"]
+    excess = 1.0 - cause.elsewhere_rate / cause.rate
+    assert failures.device_hours_a_week == pytest.approx(len(failed) * 8 * 5.0 / 3600 * excess / weeks), "5 s are lost"
+
+
+@pytest.mark.parametrize(
+    ("kept_s", "has_restart", "cost_s"), [(60.0, True, 1.5 + 0.5 + 3.0), (60.0, False, 1.5 + 0.5), (0.0, False, 9.0)]
+)
+def test_a_failed_attempt_costs_what_no_commit_kept_and_the_restart(
+    tmp_path: Path, kept_s: float, has_restart: bool, cost_s: float
+) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_runs(home, WILD)
+    phases = {"startup": 7.0, "compute": kept_s, "lost": 1.5, "stalled": 0.5}
+    with home.open_ledger() as ledger:
+        (attempt,) = ledger.attempts("r0")
+        again = attempt.model_copy(update={"attempt": 2, "started_s": 80.0, "ended_s": 90.0, "outcome": "succeeded"})
+        seconds = [PhaseSeconds(run_id="r0", attempt=1, rank=0, held_s=69.0, seconds=phases)]
+        if has_restart:
+            ledger.record_attempt(again)
+            seconds.append(PhaseSeconds(run_id="r0", attempt=2, rank=0, held_s=10.0, seconds={"startup": 3.0}))
+        for second in seconds:
+            ledger.record_phase_seconds(second)
+        account = goodput_of(ledger, ledger.runs())
+    found = one(looked_at(home).overview.results, "failures")
+    assert (found.device_hours_a_week or 0.0) * 3600 == pytest.approx(cost_s) == account.interruptions_device_s()
+    assert account.by_phase["lost"] == 1.5
 
 
 def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Path, capsys) -> None:
@@ -91,7 +121,7 @@ def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Pat
     shown = capsys.readouterr().out
     assert " on record" in shown and " in 3 h 0" in shown and "a week" not in shown
     page = render_document(fleet_document(fleet))
-    assert "lost, on record" in page and "lost a week" not in page
+    assert "cost on record" in page and "cost a week" not in page
 
 
 @pytest.mark.slow
@@ -162,7 +192,7 @@ def test_of_a_few_runs_what_happened_to_them_is_first_and_of_a_failure_the_cause
     assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.overview.not_looked_at.values()
     print_document(document)
     shown = " ".join(capsys.readouterr().out.split())
-    happened, lost = shown.split("Where device time was lost")
+    happened, lost = shown.split("What cost device time")
     assert f"The run failed: {WILD}" in happened and f"Next: assay train --from {last}@0" in happened
     assert all(f"r{number}" in happened for number in range(len(failures)))
     lost, nothing = lost.split("No finding (what failures share): ")
@@ -180,7 +210,7 @@ def test_the_worst_of_a_few_runs_is_first_and_runs_that_are_named_are_all_that_i
     recorded_runs(home, None, None, WILD, *(None for _ in range(FEW_RUNS)))
     assert few_document(home).sections[0].name == "What to look at first", "of many, what cost most"
     document = few_document(home, "r0", "r2")
-    assert [section.name for section in document.sections[:3]] == ["r2", "r0", "Where device time was lost"]
+    assert [section.name for section in document.sections[:3]] == ["r2", "r0", "What cost device time"]
     assert document.verdict is not None and document.verdict.tone == "bad"
     assert document.verdict.sentence == "1 of 2 attempts failed."
     quiet = few_document(home, "r0", "r1").verdict
@@ -289,7 +319,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert assay("triage") == 0
     out = capsys.readouterr().out
-    assert "lost a week" in out and f"{found['results'][0]['device_hours_a_week']:,.4g} device-hours" in out
+    assert "cost a week" in out and f"{found['results'][0]['device_hours_a_week']:,.4g} device-hours" in out
     assert assay("triage", "--json", "failures") == 2
     assert "no run 'failures'" in capsys.readouterr().err
     assert assay("triage", "--junit", str(tmp_path)) == 2

@@ -141,7 +141,7 @@ def _cause(index: int, cause: FailureCause) -> Blocks:
         facts.append(Fact("ratio", f"{ratio.ratio:.1f} ({ratio.low:.1f} to {ratio.high:.1f})", within))
     facts += [Fact("not told apart from", factors_text(tie)) for tie in cause.ties]
     if cause.lost_device_hours is not None:
-        facts.append(Fact("lost", device_time_text(HOUR_S * cause.lost_device_hours)))
+        facts.append(Fact("cost", device_time_text(HOUR_S * cause.lost_device_hours)))
     heading = f"{index}. {factors_text(cause.factors)} ({suspected}p = {cause.p_value:.2g})"
     return heading, _facts(*facts, Fact("next", triage_text(cause.next)))
 
@@ -463,7 +463,7 @@ def fleet_document(
     overview, verdicts = fleet.overview, _run_verdicts(runs)
     dearest = max(overview.results, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
     rate = overview.failures / overview.attempts if overview.attempts else 0.0
-    lost = "lost a week" if overview.is_of_weeks else "lost, on record"
+    span = "a week" if overview.is_of_weeks else "on record"
     pages: dict[str, list[Block]] = {
         "Failures": list(_failure_figures(fleet)),
         "Speed": [],
@@ -481,13 +481,11 @@ def fleet_document(
         tiles=[
             Fact("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
             Fact("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
-            Fact("dearest", "—" if dearest is None else _lost_text(dearest), lost),
+            Fact("largest cost", "—" if dearest is None else _cost_text(dearest), span),
         ],
         sections=[
             *(Section(title, blocks) for title, blocks in _happened(verdicts)),
-            Section(
-                "Where device time was lost" if verdicts else "What to look at first", list(_results(overview, lost))
-            ),
+            Section("What cost device time" if verdicts else "What to look at first", list(_results(overview, span))),
             *(Section(title, blocks, pages_only=True) for title, blocks in pages.items() if blocks),
         ],
         footer="Regenerate with: assay triage --out FILE. The same facts as JSON: assay triage --json.",
@@ -527,13 +525,13 @@ def _happened(verdicts: Sequence[tuple[RunView, Verdict]]) -> Iterator[Blocks]:
         yield run.run_id, [Paragraph(text), *([Listing(lines)] if lines else [])]
 
 
-def _results(overview: TriageOverview, lost: str) -> Iterator[Block]:
+def _results(overview: TriageOverview, span: str) -> Iterator[Block]:
     if overview.results:
         yield TitledTable.of(
             "",
-            "By device time lost, the most first. Parts overlap.",
+            "By device time, the most first. Parts overlap.",
             overview.results,
-            (number(lost), _lost_text),
+            (number(f"cost {span}"), _cost_text),
             ("what", lambda finding: _coloured(finding, finding_text(finding, attempts=overview.attempts))),
             (name(""), finding_certainty),
             ("next", finding_next),
@@ -547,7 +545,7 @@ def _coloured(finding: Finding, text: str) -> Text:
     return text if finding.about == "spent" else Cell(text, "bad" if finding.is_confirmed else "open")
 
 
-def _lost_text(finding: Finding) -> str:
+def _cost_text(finding: Finding) -> str:
     hours = finding.device_hours_a_week
     return "not on record" if hours is None else device_time_text(hours * HOUR_S)
 

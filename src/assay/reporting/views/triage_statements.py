@@ -162,7 +162,7 @@ def factors_text(factors: Mapping[str, str]) -> str:
 
 
 _LOST: dict[Phase, tuple[str, str]] = {
-    "lost": ("was made again after interruptions", "assay runs goodput"),
+    "lost": ("was work that no commit kept", "assay runs goodput"),
     "late": ("trained steps that came too late for the other clusters", "assay runs show RUN"),
     "stalled": ("stood still in hangs", "assay runs goodput"),
     "meeting": ("waited for other clusters", "assay runs show RUN; a smaller outer.deadline_s waits less"),
@@ -178,7 +178,7 @@ _LOST: dict[Phase, tuple[str, str]] = {
 
 
 def finding_text(finding: Finding, *, attempts: int) -> str:
-    """Return what lost device time; `attempts`: all attempts on record."""
+    """Return what cost device time; `attempts`: all attempts on record."""
     if (cause := finding.cause) is not None:
         tied = f"; not told apart from {len(cause.ties)} others" if cause.is_inseparable else ""
         return (

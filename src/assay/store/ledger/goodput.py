@@ -66,10 +66,10 @@ def interruptions_of(
     attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds], *, finished_by: int | None
 ) -> list[Interruption]:
     """The early ends of ended attempts, up to the one that made the last step: what came after interrupted nothing."""
-
-    def spent_s(attempt: int, phase: Phase) -> float:
-        return sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.attempt == attempt)
-
+    spent_s: Counter[tuple[int, Phase]] = Counter()
+    for rank in seconds:
+        spent_s.update({(rank.attempt, phase): spent for phase, spent in rank.seconds.items()})  # adds; floats
+    has_kept = any(spent_s[attempt.attempt, phase] for attempt in attempts for phase in USEFUL)
     found = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         if attempt.outcome in ("running", "succeeded"):
@@ -78,6 +78,7 @@ def interruptions_of(
             break
         assert attempt.ended_s is not None
         gap_s = max(0.0, after.started_s - attempt.ended_s) if after else 0.0
+        start = after or (None if has_kept else attempts[0])  # if nothing was kept, the first start was wasted, too
         found.append(
             Interruption(
                 run_id=attempt.run_id,
@@ -85,9 +86,9 @@ def interruptions_of(
                 at_s=attempt.ended_s,
                 reason=attempt.reason,
                 failure=attempt.failure,
-                lost_device_s=spent_s(attempt.attempt, "lost"),
-                stalled_device_s=spent_s(attempt.attempt, "stalled"),
-                startup_device_s=spent_s(after.attempt, "startup") if after else 0.0,
+                lost_device_s=spent_s[attempt.attempt, "lost"],
+                stalled_device_s=spent_s[attempt.attempt, "stalled"],
+                startup_device_s=spent_s[start.attempt, "startup"] if start else 0.0,
                 waited_device_s=gap_s * after.world_size if after else 0.0,
             )
         )

@@ -31,6 +31,7 @@ class Columns:
     unit: str | None = None
     attempts: str | None = None
     device_hours: str | None = None
+    lost_device_hours: str | None = None
     factors: tuple[str, ...] = ()
     num_stopped: int = 0
     """Attempts that were left out because they were preempted or cancelled."""

@@ -2,17 +2,19 @@
 
 The unit is the recipe without seed and name. Recipe keys are factors if runs differ in them and few values
 are shared by many runs. Attempts that still run, were preempted, or were interrupted by a drill are left out.
+A failed attempt cost what its interruption did, as `assay runs goodput` says, and not all that it held.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from assay.base.config import dotted_leaves
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
-from assay.records.run import Attempt, Run
+from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.store.ledger.goodput import interruptions_of
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.columns import Columns, columns_of, join_values
 from assay.triage.attempts.table import AttemptTable, ColumnNames, table_of
@@ -22,6 +24,8 @@ MAX_KEYS = 12
 """Maximal number of recipe keys, those with the fewest values first."""
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
+LOST = "lost_device_hours"
+Costs = Mapping[tuple[str, int], float]
 ENVIRONMENT = (
     *("model", "torch", "cuda", "nccl", "python", "kernel", "driver", "image", "user", "launcher", "partition"),
 )
@@ -32,23 +36,40 @@ SHOWN_FINGERPRINT = 12
 """Shown characters of a dataset's fingerprint."""
 
 
-def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
+def ledger_attempts(ledger: Ledger, names: ColumnNames, *, with_costs: bool = True) -> AttemptTable:
     """Return all ended attempts."""
-    return table_of(ledger_columns(ledger, names.factors or ())[0], names)
+    return table_of(ledger_columns(ledger, names.factors or (), with_costs=with_costs)[0], names)
 
 
-def ledger_columns(ledger: Ledger, factor_names: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
-    """Read the ledger; see `columns_of_attempts`."""
-    return columns_of_attempts(ledger.runs(), ledger.attempts(), factor_names)
+def failure_costs_s(attempts: Iterable[Attempt], seconds: Iterable[PhaseSeconds]) -> Costs:
+    """Return the device-seconds that the early end of each attempt cost, by run and number of the attempt."""
+    ended: dict[str, list[Attempt]] = defaultdict(list)
+    spent: dict[str, list[PhaseSeconds]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.ended_s is not None:
+            ended[attempt.run_id].append(attempt)
+    for part in seconds:
+        spent[part.run_id].append(part)
+    found = (item for run_id in ended for item in interruptions_of(ended[run_id], spent[run_id], finished_by=None))
+    return {(item.run_id, item.attempt): item.cost_device_s() for item in found}
+
+
+def ledger_columns(
+    ledger: Ledger, factor_names: Sequence[str] = (), *, with_costs: bool = False
+) -> tuple[Columns, list[Attempt]]:
+    """Read the ledger; see `columns_of_attempts`. Costs need the device time of each rank."""
+    attempts = ledger.attempts()
+    costs_s = failure_costs_s(attempts, ledger.training_seconds()) if with_costs else None
+    return columns_of_attempts(ledger.runs(), attempts, factor_names, costs_s=costs_s)
 
 
 def columns_of_attempts(
-    recorded: Iterable[Run], recorded_attempts: Iterable[Attempt], factor_names: Sequence[str] = ()
+    recorded: Iterable[Run], ended: Iterable[Attempt], factor_names: Sequence[str] = (), costs_s: Costs | None = None
 ) -> tuple[Columns, list[Attempt]]:
     """Return one row per ended attempt, and the attempts in the same order. Factors include the recipe keys
-    in which runs differ, and those in `factor_names`."""
+    in which runs differ, and those in `factor_names`. `costs_s`: see `failure_costs_s`."""
     runs = {run.run_id: run for run in recorded if not run.is_drill}
-    attempts = [attempt for attempt in recorded_attempts if attempt.run_id in runs and attempt.outcome in OVER]
+    attempts = [attempt for attempt in ended if attempt.run_id in runs and attempt.outcome in OVER]
     if not attempts:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
     recipes = {run_id: recipe_texts(run) for run_id, run in runs.items()}
@@ -61,6 +82,7 @@ def columns_of_attempts(
     rows = [
         {
             **_row(attempt, runs[attempt.run_id]),
+            **({} if costs_s is None else {LOST: str(costs_s.get((attempt.run_id, attempt.attempt), 0.0) / HOUR_S)}),
             "serial": join_values([serial for serial in attempt.serials if serial in serials]),
             "unit": units[attempt.run_id],
             **{f"{RECIPE}{key}": recipes[attempt.run_id].get(key) for key in keys},
@@ -72,8 +94,9 @@ def columns_of_attempts(
         *ENVIRONMENT, "dataset", "world_size", *(f"{RECIPE}{key}" for key in keys),
     )  # fmt: skip
     columns = columns_of(
-        rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
-    )
+        rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours",
+        lost_device_hours=None if costs_s is None else LOST, factors=factors,
+    )  # fmt: skip
     return replace(columns, sources={"ledger": sha256_of_json(columns.table.to_pylist())}), attempts
 
 
@@ -104,11 +127,15 @@ def _informative_serials(attempts: Sequence[Attempt]) -> set[str]:
     return {serial for serial, found in of_serial.items() if frozenset(found) not in names}
 
 
+def held_s(attempt: Attempt) -> float:
+    """Return the device-seconds of an attempt."""
+    return max((attempt.ended_s or attempt.started_s) - attempt.started_s, 0.0) * attempt.world_size
+
+
 def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
-    held_s = max((attempt.ended_s or attempt.started_s) - attempt.started_s, 0.0) * attempt.world_size
     return {
         "failed": str(int(attempt.outcome != "succeeded")), "at": str(attempt.started_s),
-        "device_hours": str(held_s / HOUR_S), "host": join_values(list(attempt.hosts)),
+        "device_hours": str(held_s(attempt) / HOUR_S), "host": join_values(list(attempt.hosts)),
         "device": join_values([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
         "code": attempt.code_version, **_environment(attempt), "dataset": run.dataset_fingerprint[:SHOWN_FINGERPRINT],
         "world_size": str(attempt.world_size),

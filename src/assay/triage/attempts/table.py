@@ -63,6 +63,8 @@ class AttemptTable:
     exposure: Float64[np.ndarray, "row"] | None
     """The denominator of rates instead of attempts."""
     device_hours: Float64[np.ndarray, "row"] | None
+    lost_device_hours: Float64[np.ndarray, "row"] | None = None
+    """What a failed row cost; None if only what it held is known."""
     factors: tuple[Factor, ...]
     sources: Mapping[str, str]
     num_stopped: int = 0
@@ -92,6 +94,7 @@ class AttemptTable:
             self, failures=self.failures[rows], attempts=self.attempts[rows], units=self.units[rows],
             factors=tuple(factor.of_rows(rows) for factor in self.factors), at_s=chosen(self.at_s),
             exposure=chosen(self.exposure), device_hours=chosen(self.device_hours),
+            lost_device_hours=chosen(self.lost_device_hours),
         )  # fmt: skip
 
 
@@ -141,17 +144,18 @@ def table_of(columns: Columns, names: ColumnNames) -> AttemptTable:
     _refuse_impossible(columns.name, failed, failures, attempts, has_counts=counts is not None)
     unit, at = names.unit or columns.unit, names.at or columns.at
     at_s = None if at is None else columns.moments(at, "--at")
-    used = {failed, counts, at, unit, names.exposure, columns.device_hours}
+    used = {failed, counts, at, unit, names.exposure, columns.device_hours, columns.lost_device_hours}
     chosen = names.factors or columns.factors or tuple(n for n in column_names if n not in used)
     if (twice := first_repeated(chosen)) is not None:
         raise ConfigError(f"--factors: '{twice}' is there twice.")
-    exposure, hours = names.exposure, columns.device_hours
+    exposure, hours, lost = names.exposure, columns.device_hours, columns.lost_device_hours
     found = AttemptTable(
         failures=failures, attempts=attempts,
         units=np.arange(num_rows) if unit is None else _encoded(columns.column(unit, "--unit"))[0],
         has_units=unit is not None, at_s=None if at_s is None or np.isnan(at_s).all() else at_s,
         exposure=None if exposure is None else _counts(columns, exposure, "--exposure"),
         device_hours=None if hours is None else _counts(columns, hours, "device-hours"),
+        lost_device_hours=None if lost is None else _counts(columns, lost, "device-hours"),
         factors=tuple(_factor(name, columns.column(name, "--factors")) for name in chosen), sources=columns.sources,
         num_stopped=columns.num_stopped,
     )  # fmt: skip

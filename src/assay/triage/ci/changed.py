@@ -48,7 +48,8 @@ def changed_since(rev: str, folder: Path) -> CiChanged:
     """
     top, commit = _opened(folder, rev)
     listed = _paths(top, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    python = {path for path in listed if path.endswith(".py") and _is_own_file(top / path)}
+    files = (path for path in listed if path.endswith(".py") and not (top / path).is_symlink())
+    python = {path for path in files if (top / path).is_file()}
     differing = _paths(top, "diff", "--name-only", "--no-renames", "-z", commit, "--")
     changed = sorted({*differing, *_paths(top, "ls-files", "--others", "--exclude-standard", "-z")})
     tests = {path for path in python if _matches(path, TESTS)}
@@ -161,10 +162,6 @@ def _closure(start: Collection[str], edges: Mapping[str, set[str]]) -> set[str]:
 
 def _matches(path: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(path.rpartition("/")[2], pattern) for pattern in patterns)
-
-
-def _is_own_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 def _opened(folder: Path, rev: str) -> tuple[Path, str]:

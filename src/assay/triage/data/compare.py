@@ -139,7 +139,8 @@ def _ranked(
     causes: list[DataFinding] = []
     while waiting:
         cause = waiting.pop(0)
-        explained = {id(change) for change in waiting if _follows(cause.finding, change.finding)}
+        consequent = EXPLAINS.get(cause.finding.kind, ())
+        explained = {id(change) for change in waiting if change.finding.kind in consequent}
         if waiting and cause.strata is not None:
             rows = matched(cause.strata, rng)
             if min(map(len, rows)) >= MIN_MATCHED * min(old.num_rows, new.num_rows):
@@ -148,16 +149,7 @@ def _ranked(
         consequences = tuple(f"{e.finding.what}: {e.finding.kind}" for e in waiting if id(e) in explained)
         causes.append(cause.finding.model_copy(update={"consequences": consequences}))
         waiting = [change for change in waiting if id(change) not in explained]
-    return tuple(sorted(causes, key=lambda cause: (not cause.consequences, *_significance(cause))))
-
-
-def _significance(finding: DataFinding) -> tuple[float, float]:
-    """Sort key: most significant first, then largest."""
-    return finding.p_value, -abs(finding.effect)
-
-
-def _follows(cause: DataFinding, other: DataFinding) -> bool:
-    return other.kind in EXPLAINS.get(cause.kind, ())
+    return tuple(sorted(causes, key=lambda cause: (not cause.consequences, cause.p_value, -abs(cause.effect))))
 
 
 def _is_gone(finding: DataFinding, left: list[Change]) -> bool:

@@ -90,9 +90,10 @@ def _interval(
 def _lost_device_hours(
     table: AttemptTable, inside: Bool[np.ndarray, "row"], rate: float, elsewhere: float
 ) -> float | None:
-    if table.device_hours is None or rate <= 0:
+    hours = table.device_hours if table.lost_device_hours is None else table.lost_device_hours
+    if hours is None or rate <= 0:
         return None
-    failed = float((table.device_hours * table.failures / table.attempts)[inside].sum())
+    failed = float((hours * table.failures / table.attempts)[inside].sum())
     return failed * max(1.0 - elsewhere / rate, 0.0)
 
 

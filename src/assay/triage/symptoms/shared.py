@@ -63,7 +63,7 @@ def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.r
     if len(keys) < 2:
         return (), Statement(code="few signatures", values={"signatures": len(keys)})
     try:
-        columns, attempts = ledger_columns(ledger)
+        columns, attempts = ledger_columns(ledger, with_costs=True)
     except ConfigError:
         return (), Statement(code="no attempt")
     known = [symptom_of(attempt) for attempt in attempts]
