@@ -77,7 +77,7 @@ class InProcessLauncher:
             )
         if result.error is not None:
             raise result.error
-        return launch
+        return last_launch(run) or launch
 
 
 @contextmanager
