@@ -13,7 +13,7 @@ import numpy as np
 COMMAND = re.compile(r"(?:assay (?:[^\s;,]|\s(?!and\b))+ --json|GET /v1/[^\s,;]+)")
 CONSTANT = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\dZ?)?)?|\b\d+ (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
-    r"|\b[Dd]ay \d+|\b80% of simulations|\[?95%:?|P[1589]0|of 1,000 held-out"
+    r"|\b[Dd]ay \d+|\b80% of simulations|\[?95%:?|P[1589]0"
 )
 """Times, and numbers of a phrase that is always the same."""
 DURATION = re.compile(r"(\d+) (h|min) (\d\d) (min|s)\b")
@@ -118,8 +118,6 @@ def numbers_of(heading: str, text: str) -> Iterator[Shown]:
         scales = (UNIT_SCALES[unit],) if unit else SCALES
         if "points" in text:
             scales = (100.0,)
-        if "of 1,000" in f"{heading} {text}":
-            scales = (*scales, 1000.0)
         yield Shown(heading, text, float(plain), 0.500001 * 10.0**-decimals, scales)
 
 

@@ -10,7 +10,7 @@ from assay.decision.decide import decide
 from assay.decision.facts import BenchmarkFacts, Facts
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision
-from assay.reporting.views.statements import decision_text, dissent_texts, error_count_text
+from assay.reporting.views.statements import decision_text, dissent_texts, error_rate_text
 
 LIKELIHOOD = {
     "benchmarks": [
@@ -76,7 +76,7 @@ def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
     decision = decided(0.03, 0.02)
     assert decision.recommendation == "scale"
     assert decision_text(decision).startswith(
-        "Scale treated: wrong answers fall from 300 to 280 of 1,000 held-out rows ["
+        "Scale treated: wrong answers fall from 30.0% to 28.0% of held-out rows ["
     )
     (effect,) = (item for item in decision.secondary if item.benchmark == decision.accuracy_benchmark)
     assert effect.effect.low < 0.02 < effect.effect.high and effect.num_differing
@@ -87,9 +87,9 @@ def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
 
 def test_answers_that_are_the_same_row_by_row_do_not_change_and_say_what_could_be_missed(decided):
     decision = decided(0.02, 0.0)
-    high = 1000 * decision.secondary[1].effect.high
-    missed = f"(a change of up to {high:.0f} could be missed)"
-    assert error_count_text(decision) == (f"Wrong answers stay at 300 of 1,000 held-out rows, the same ones {missed}")
+    high = 100 * decision.secondary[1].effect.high
+    missed = f"(a change of up to {high:.1f} points could be missed)"
+    assert error_rate_text(decision) == f"Wrong answers stay at 30.0% of held-out rows, the same ones {missed}"
 
 
 def test_a_gain_in_likelihood_alone_is_told_from_one_in_ranking(decided):

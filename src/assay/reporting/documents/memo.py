@@ -42,7 +42,6 @@ from assay.reporting.document import (
     worst,
 )
 from assay.reporting.views.statements import (
-    PER_ROWS,
     accuracy_effect,
     because_text,
     bound_text,
@@ -53,7 +52,8 @@ from assay.reporting.views.statements import (
     device_time_text,
     dissent_texts,
     effect_text,
-    error_count_text,
+    error_rate_text,
+    error_rates,
     fewer_text,
     fragility_text,
     gate_reason_text,
@@ -173,7 +173,7 @@ def _verb(decision: Decision) -> str:
 def _headline(decision: Decision, *, is_alone: bool) -> str:
     """Return the effect and the reason in one sentence: what the first reader needs."""
     clause = deciding_clause(decision)
-    effect = error_count_text(decision, is_short=True) or f"The effect is {_gain(decision)}"
+    effect = error_rate_text(decision, is_short=True) or f"The effect is {_gain(decision)}"
     if clause is None:
         worth = next(item for item in decision.gates[0].clauses if item.type == "worth")
         least = bound_text(decision.least_effect, decision.unit)
@@ -227,13 +227,10 @@ def _effect_tile(decision: Decision) -> Fact:
         words = interval_words(decision.effect, decision.unit)
         interval = f" {words[words.index('[') :]}" if "[" in words else ""
         return Fact(f"gain of {decision.candidate}", value, f"{unit}{interval}")
-    before, after = (round(PER_ROWS * (1.0 - score)) for score in (found.baseline_score, found.candidate_score))
     low, high = found.effect.low, found.effect.high
     ends = f": {fewer_text(low, high)} (95%)" if low is not None and high is not None and found.num_differing else ""
     rows = "all held-out rows" if not found.where else f"rows with {_where_text(found)}"
-    return Fact(
-        f"wrong answers of {PER_ROWS:,}", f"{before} → {after}", f"candidate {decision.candidate}, {rows}{ends}"
-    )
+    return Fact("wrong answers", " → ".join(error_rates(found)), f"candidate {decision.candidate}, {rows}{ends}")
 
 
 def _cost_tile(memo: Memo) -> Fact:
@@ -254,7 +251,7 @@ def _plain_time(seconds: float) -> str:
 
 def _summary_facts(memo: Memo, decision: Decision) -> FactList:
     gain = _gain(decision)
-    wrong = error_count_text(decision)
+    wrong = error_rate_text(decision)
     path = decision_path(decision)
     items = [
         Fact("change", _change_text(decision), f"tried because {decision.because}" if decision.because else ""),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from assay.base.units import duration_text, number_of, percent_text
+from assay.base.units import duration_text, number_of, percent_text, tenths_text
 from assay.records.coverage import CoverageCell, CoveredMode
 from assay.records.decision import LEAST_CHANCE, BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence
 from assay.records.evaluation import Estimate
@@ -67,10 +67,10 @@ def interval_words(estimate: Estimate, unit: str) -> str:
 
 
 def chance_text(chance: float) -> str:
-    """`0.873` -> `87%`; 0% and 100% only for exact values."""
-    if 0.0 < chance < LEAST_CHANCE:
+    """`0.873` -> `87%`; a chance that rounds to 0% or 100% is `under 1%` or `over 99%`, because it is not exact."""
+    if chance < LEAST_CHANCE:
         return "under 1%"
-    return "over 99%" if 0.995 <= chance < 1.0 else f"{100 * chance:.0f}%"
+    return "over 99%" if chance >= 0.995 else f"{100 * chance:.0f}%"
 
 
 def rate_text(rate: float) -> str:
@@ -614,15 +614,15 @@ def deciding_clause(decision: Decision) -> Clause | None:
 
 
 def gain_text(decision: Decision) -> str:
-    """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer], an effect of +0.12 nats per
-    row [95%: ...] over 5 seeds`; without counted answers, `Its effect is +1.23 points [95%: ...] over 5 seeds`."""
+    """`Wrong answers fall from 34.4% to 27.0% of held-out rows [95%: 5.5 to 9.3 points fewer], an effect of +0.12 nats
+    per row [95%: ...] over 5 seeds`; without counted answers, `Its effect is +1.23 points [95%: ...] over 5 seeds`."""
     gain = interval_words(decision.effect, decision.unit)
     if decision.relative is not None:
         gain += f" ({100 * decision.relative:+.1f}% relative to the baseline)"
     left_out = " and ".join(map(str, decision.left_out_seeds))
     without = f", without the best and the worst of them (seeds {left_out})" if left_out else ""
     gain += f" over {number_of(decision.look.num_seeds, 'seed')}{without}{_direction_text(decision)}"
-    wrong = error_count_text(decision)
+    wrong = error_rate_text(decision)
     return f"{wrong}, an effect of {gain}" if wrong else f"Its effect is {gain}"
 
 
@@ -636,25 +636,21 @@ def _direction_text(decision: Decision) -> str:
     return f" (from {primary[0].baseline_score:.4f} to {primary[0].candidate_score:.4f}; less is better)"
 
 
-PER_ROWS = 1000
-"""Rows in which wrong answers are counted."""
-
-
-def error_count_text(decision: Decision, *, is_short: bool = False) -> str:
-    """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]`; empty if none are counted.
-    If short, without what could be missed."""
+def error_rate_text(decision: Decision, *, is_short: bool = False) -> str:
+    """`Wrong answers fall from 34.4% to 27.0% of held-out rows [95%: 5.5 to 9.3 points fewer]`; empty if none are
+    counted. If short, without what could be missed."""
     found = accuracy_effect(decision)
     if found is None:
         return ""
-    before, after = (round(PER_ROWS * (1.0 - score)) for score in (found.baseline_score, found.candidate_score))
+    before, after = error_rates(found)
     where = " and ".join(f"{name} {value}" for name, value in found.where.items())
-    rows = f"{PER_ROWS:,} held-out rows{f' with {where}' if where else ''}"
+    rows = f"held-out rows{f' with {where}' if where else ''}"
     low, high = found.effect.low, found.effect.high
     if not found.num_differing:
-        missed = f" (a change of up to {PER_ROWS * high:.0f} could be missed)" if high and not is_short else ""
+        missed = f" (a change of up to {100 * high:.1f} points could be missed)" if high and not is_short else ""
         return f"Wrong answers stay at {before} of {rows}, the same ones{missed}"
-    change = f"fall from {before} to {after}" if after < before else f"rise from {before} to {after}"
-    change = f"stay at {before}" if after == before else change
+    verb = "fall" if found.candidate_score > found.baseline_score else "rise"
+    change = f"stay at {before}" if after == before else f"{verb} from {before} to {after}"
     ends = f" [95%: {fewer_text(low, high)}]" if low is not None and high is not None else ""
     return f"Wrong answers {change} of {rows}{ends}"
 
@@ -665,14 +661,19 @@ def accuracy_effect(decision: Decision) -> BenchmarkEffect | None:
     return next((effect for effect in effects if effect.benchmark == decision.accuracy_benchmark), None)
 
 
+def error_rates(effect: BenchmarkEffect) -> tuple[str, str]:
+    """Return the shares of wrong answers of the baseline and of the candidate."""
+    return tenths_text(1.0 - effect.baseline_score), tenths_text(1.0 - effect.candidate_score)
+
+
 def fewer_text(low: float, high: float) -> str:
-    """`55 to 93 fewer`, `12 more to 30 fewer`."""
-    few, many = (round(PER_ROWS * end) for end in (low, high))
+    """`5.5 to 9.3 points fewer`, `1.2 more to 3.0 points fewer`."""
+    few, many = (round(100 * end, 1) for end in (low, high))
     if few >= 0:
-        return f"{few} to {many} fewer"
+        return f"{few:.1f} to {many:.1f} points fewer"
     if many <= 0:
-        return f"{-many} to {-few} more"
-    return f"{-few} more to {many} fewer"
+        return f"{abs(many):.1f} to {-few:.1f} points more"
+    return f"{-few:.1f} more to {many:.1f} points fewer"
 
 
 def fragility_text(decision: Decision) -> str:

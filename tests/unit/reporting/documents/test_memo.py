@@ -254,7 +254,7 @@ def test_a_memo_that_is_mailed_takes_its_records_along(memo, decision):
     assert "](" not in memo_markdown(decided).replace("](#", "")
 
 
-def with_error_counts(decided: Decision, *, num_differing: int = 7) -> Decision:
+def with_error_rates(decided: Decision, *, num_differing: int = 7) -> Decision:
     change = Estimate(value=0.074, low=0.055, high=0.093)
     right = decided.effects[0].model_copy(
         update={
@@ -266,10 +266,10 @@ def with_error_counts(decided: Decision, *, num_differing: int = 7) -> Decision:
 
 
 def test_wrong_answers_of_all_rows_lead_and_the_unit_follows(memo, decision):
-    decided = memo(with_error_counts(decision("yes", "scale")))
-    assert memo_tiles(decided)[0].value == "344 → 270"
-    assert memo_tiles(decided)[0].note == "candidate yes, all held-out rows: 55 to 93 fewer (95%)"
-    fall = "Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]"
+    decided = memo(with_error_rates(decision("yes", "scale")))
+    assert memo_tiles(decided)[0].value == "34.4% → 27.0%"
+    assert memo_tiles(decided)[0].note == "candidate yes, all held-out rows: 5.5 to 9.3 points fewer (95%)"
+    fall = "Wrong answers fall from 34.4% to 27.0% of held-out rows [95%: 5.5 to 9.3 points fewer]"
     assert memo_verdict(decided).sentence.startswith(fall)
     summary: Any = memo_summary(decided).sections[0].blocks[0]
     facts = {fact.name: fact for fact in summary.items}
@@ -278,9 +278,9 @@ def test_wrong_answers_of_all_rows_lead_and_the_unit_follows(memo, decision):
 
 
 def test_an_effect_on_rows_that_do_not_differ_has_no_interval_around_zero(memo, decision):
-    text = memo_markdown(memo(with_error_counts(decision("yes", "scale"), num_differing=0)))
+    text = memo_markdown(memo(with_error_rates(decision("yes", "scale"), num_differing=0)))
     assert "no item differs; up to 9.30 points could be missed" in text
-    assert "the same ones (a change of up to 93 could be missed)" in text
+    assert "the same ones (a change of up to 9.3 points could be missed)" in text
 
 
 def test_the_first_page_has_what_its_reader_decides_by(memo, decision):
@@ -303,7 +303,7 @@ def test_no_key_of_a_file_stands_in_the_memo(memo, decision):
 
 
 def test_the_first_page_is_one_sheet(memo, decision):
-    decided = memo(*(with_error_counts(decision(name, "scale")) for name in ("one", "two", "three")))
+    decided = memo(*(with_error_rates(decision(name, "scale")) for name in ("one", "two", "three")))
     pdf = one_page_pdf(memo_summary(decided))
     assert pdf.startswith(b"%PDF") and b"/Type/Pages/Count 1" in pdf
 

@@ -50,7 +50,7 @@ def test_an_interval_is_in_the_unit_of_its_effect():
 
 @pytest.mark.parametrize(
     ("probability", "text"),
-    [(0.0, "0%"), (0.004, "under 1%"), (0.5, "50%"), (0.997, "over 99%"), (1.0, "100%")],
+    [(0.0, "under 1%"), (0.004, "under 1%"), (0.5, "50%"), (0.997, "over 99%"), (1.0, "over 99%")],
 )
 def test_a_chance_is_never_rounded_to_certainty(probability, text):
     assert chance_text(probability) == text
