@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import betaincinv, stdtrit
 
 from assay.base.errors import DataError
 from assay.base.shapes import Bool, Float64
@@ -23,6 +23,7 @@ from assay.statistics.interval import (
     LARGEST_SCORE,
     NONE_DIFFERS,
     Clusters,
+    cluster_sums,
     clustered,
     clustered_variance,
     normal_quantile,
@@ -175,9 +176,27 @@ def _difference_of_shares(
 ) -> Estimate:
     mean, counts = float(differences.mean()), None if clusters is None else np.ones(differences.size)
     error = clustered_variance((differences - mean) / differences.size, clusters, counts, largest=1.0)
-    quantile = float(stdtrit(error.degrees, 0.5 + CONFIDENCE / 2))
-    half_width = quantile * float(np.sqrt(error.variance))
-    return symmetric(mean, half_width, method=method, lowest=-1.0, highest=1.0)
+    half_width = float(stdtrit(error.degrees, 0.5 + CONFIDENCE / 2) * np.sqrt(error.variance))
+    lost, gained = _exact_bounds(differences, np.arange(differences.size) if clusters is None else clusters)
+    return symmetric(mean, half_width, method=method, lowest=min(mean, -lost), highest=max(mean, gained))
+
+
+def _exact_bounds(differences: Float64[np.ndarray, "row"], clusters: Clusters) -> tuple[float, float]:
+    """Return the largest plausible loss and gain of a share (Clopper & Pearson 1934), narrower than Student's interval
+    if few rows differ and leave it few degrees of freedom.
+
+    Trials are clusters, as many as would weigh the same. One that differs loses or gains at most the share of its rows
+    that an observed one does, or the least one of `interval`; any share if none is observed.
+    """
+    sizes = cluster_sums(np.ones(differences.size), clusters)
+    size = float(sizes @ sizes) / differences.size
+    trials = differences.size / size
+    changed = [cluster_sums(np.maximum(sign * differences, 0.0), clusters) / sizes for sign in (-1.0, 1.0)]
+    most = max(float(part.max()) for part in changed)
+    amount = max(most, size**-0.5) if most else 1.0
+    counts = [min(float(np.count_nonzero(part)), trials - 1e-9) for part in changed]
+    lost, gained = (amount * float(betaincinv(k + 1.0, trials - k, 0.5 + CONFIDENCE / 2)) for k in counts)
+    return lost, gained
 
 
 def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:

@@ -12,7 +12,7 @@ from scipy import stats
 from assay.base.errors import DataError
 from assay.records.evaluation import Metric, ScoreComparison, ScoreEvaluation
 from assay.statistics.evaluate import compare_evaluations, evaluate_predictions
-from assay.statistics.mean_scores import mean_estimate, score_metrics
+from assay.statistics.mean_scores import _paired, mean_estimate, score_metrics
 from assay.statistics.predictions import (
     CLUSTER,
     PREDICTIONS_FILE,
@@ -174,7 +174,8 @@ def test_runs_that_never_differ_may_differ_on_a_row_that_was_not_seen(tmp_path):
     accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
     found = compared(tmp_path / "share", same, same, accuracy)
     assert (found.verdict, found.difference.value) == ("undecided", 0.0)
-    assert 3.84 / 303.84 < found.difference.high == -found.difference.low < 1.5 * 3.84 / 303.84
+    exact = stats.binomtest(0, 300).proportion_ci(method="exact").high
+    assert (-found.difference.low, found.difference.high) == pytest.approx((exact, exact))
     errors = compared(tmp_path / "error", same, same, ERROR).difference
     assert (errors.low, errors.high) == (None, None) and errors.method.endswith("undefined, no row differs")
 
@@ -182,7 +183,8 @@ def test_runs_that_never_differ_may_differ_on_a_row_that_was_not_seen(tmp_path):
 def test_a_difference_of_shares_is_no_larger_than_a_share(tmp_path):
     accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
     found = compared(tmp_path, np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0]), accuracy)
-    assert (found.difference.low, found.difference.high) == (-1.0, 1.0)
+    bounds = [stats.binomtest(count, 3).proportion_ci(method="exact").high for count in (1, 2)]
+    assert (-found.difference.low, found.difference.high) == pytest.approx(bounds)
 
 
 def test_other_rows_and_other_metrics_are_refused(tmp_path):
@@ -198,3 +200,40 @@ def test_other_rows_and_other_metrics_are_refused(tmp_path):
         compare_evaluations(first, other, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
     again = first.model_copy(update={"dataset_fingerprint": "another build of the same rows"})
     compare_evaluations(first, again, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "a")
+
+
+def share_differences(rng, *, clusters: int, mean_size: float, worse: float, better: float, alike: bool):
+    """Differences of rows in clusters of unequal size, whose rows change together or one by one."""
+    sizes = 1 + rng.poisson(mean_size - 1.0, size=clusters)
+    of_row = np.arange(clusters).repeat(sizes)
+    noise = rng.random(clusters)[of_row] if alike else rng.random(of_row.size)
+    return (noise > 1.0 - better).astype(float) - (noise < worse), of_row
+
+
+def paired_shares(differences, clusters):
+    accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
+    return _paired(differences, clusters, accuracy, weights_equal=False)
+
+
+def test_one_changed_row_leaves_an_exact_interval_and_not_a_quarter_of_all_rows() -> None:
+    differences, rng = np.zeros(122), np.random.default_rng(0)
+    differences[0] = -1.0
+    alone = paired_shares(differences, None)
+    exact = [stats.binomtest(count, 122).proportion_ci(method="exact").high for count in (1, 0)]
+    assert (-alone.low, alone.high) == pytest.approx(exact)
+    clusters = np.concatenate([np.arange(70), rng.integers(70, size=52)])
+    grouped = paired_shares(differences, clusters)
+    assert alone.low > grouped.low > -stats.binomtest(1, 40).proportion_ci(method="exact").high
+    assert 0.03 < grouped.high < 0.06
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize(("clusters", "mean_size", "worse", "better"), [(70, 1.7, 0.02, 0.0), (25, 5.0, 0.02, 0.01)])
+def test_few_changed_rows_in_unequal_clusters_are_covered(clusters, mean_size, worse, better, alike) -> None:
+    rng, covered = np.random.default_rng(7), 0
+    how = {"clusters": clusters, "mean_size": mean_size, "worse": worse, "better": better, "alike": alike}
+    for _ in range(300):
+        found = paired_shares(*share_differences(rng, **how))
+        covered += found.low <= better - worse <= found.high
+        assert found.high - found.low < 0.6
+    assert covered / 300 >= 0.95
