@@ -18,7 +18,10 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.config import LineLayout, PackedLayout
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
+from assay.data.loader.mixing import Mixing
 from assay.models.config import ModelSize
+from assay.reporting.views.check import CalibrationView, CheckView
+from assay.reporting.views.dataset_order import order_view
 from assay.trackers.gpus import smallest_gpu_bytes
 from assay.training.model_folders import check_models
 from assay.training.outer.pilot import outer_warnings
@@ -146,6 +149,21 @@ def expected_s(found: Preview, measured: Calibration) -> float:
         return measured.startup_s + steps * measured.seconds_per_step + commits_s
     tokens = found.num_tokens + FORWARD_SHARE * found.num_evaluations * found.validation_tokens
     return measured.startup_s + tokens * measured.seconds_per_token + commits_s
+
+
+def check_view(
+    found: Preview, recipe: Recipe, measured: Calibration | None, mixing: Mixing, *, world_size: int
+) -> CheckView:
+    """Return what `assay train --check` shows; `measured` is None if nothing was measured."""
+    return CheckView.of(
+        found,
+        memory_bytes=None if found.memory is None else found.memory._asdict(),
+        world_size=world_size,
+        wall_s=None if measured is None else expected_s(found, measured),
+        measured=None if measured is None else CalibrationView.of(measured),
+        order=order_view(mixing),
+        recipe=recipe.model_dump(mode="json"),
+    )
 
 
 def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:

@@ -98,6 +98,7 @@ def run(
     target.check_several_runs("a campaign", at_once=runs_at_once)
     from assay.cli.progress import ProgressObserver
     from assay.reporting.views.statements import device_time_text, statement_text
+    from assay.reporting.views.view import json_list
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.campaign import run_campaign
     from assay.workflows.campaign.check import check_campaign, expected_cost
@@ -115,13 +116,14 @@ def run(
         click.echo(
             f"campaign {config.name}: at most {number_of(checked.num_runs, 'run')}{_on_record_text(config, home)}, "
             f"{_looks_text(config.all_looks)}, "
-            f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
+            f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started.",
+            err=as_json,
         )
+        lines = list(checked.power)
         if measure_s and config.recipe is not None and not target.is_scheduled():
             click.echo(f"measuring {measure_s:g} s of real steps, in a folder that is removed ...", err=True)
-            click.echo(statement_text(expected_cost(loaded, seconds=measure_s)))
-        for line in checked.power:
-            click.echo(statement_text(line))
+            lines.insert(0, expected_cost(loaded, seconds=measure_s))
+        click.echo(json_list(lines) if as_json else "\n".join(map(statement_text, lines)))
         return
     open_campaign = declare(loaded, SystemClock())
     with writable_ledger(home) as ledger, marking(home, config.name):

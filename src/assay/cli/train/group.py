@@ -308,7 +308,7 @@ def _has_finished(run: "Run") -> bool:
     if finished is not None:
         reject_copy(run)
         message = f"run {run.run_id} has finished at step {finished.step}: nothing is left to train"
-        message += f" (assay train --from {run.run_id} KEY=VALUE trains on from its weights as a new run)"
+        message += f" ('assay train --from {run.run_id} KEY=VALUE' trains on from its weights as a new run)"
         click.echo(message, err=True)
     return finished is not None
 
@@ -439,12 +439,12 @@ def _print_check(
     recipe_file: Path, overrides: tuple[str, ...], workers: int, seconds: float, *, verbose: bool, as_json: bool
 ) -> None:
     from assay.base.config import parse_override, read_config_file
-    from assay.cli.train.check import check_lines, check_view
+    from assay.reporting.terminal.check import check_lines
     from assay.reporting.terminal.data import order_lines
     from assay.reporting.views.warnings import warning_text
     from assay.workflows.calibration import calibrate
     from assay.workflows.data_warnings import data_warnings
-    from assay.workflows.preview import preview
+    from assay.workflows.preview import check_view, preview
     from assay.workflows.run import check_recipe, measure_order, resolved_recipe
 
     loaded = read_config_file(recipe_file, overrides)
@@ -458,14 +458,12 @@ def _print_check(
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
         measured = calibrate(loaded, world_size=workers, seconds=seconds)
     order = measure_order(recipe, dataset)
+    view = check_view(preview_result, recipe, measured, order, world_size=workers)
     if as_json:
-        click.echo(check_view(preview_result, recipe, measured, order, world_size=workers).to_json())
+        click.echo(view.to_json())
         return
-    if order.fix is not None:
-        badly = f"loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
-        preview_result = preview_result._replace(warnings=(*preview_result.warnings, badly))
     mark = "# " if verbose else ""  # with the recipe printed, everything else is a YAML comment
-    for line in check_lines(preview_result, recipe, measured, world_size=workers):
+    for line in check_lines(view):
         click.echo(f"{mark}{line}")
     if not verbose:
         click.echo("recipe       valid; --verbose prints it whole, and how well its order mixes the rows")

@@ -37,11 +37,15 @@ class CheckView(View):
     num_rows: int
     num_tokens: float
     """Trained tokens of the whole run; for prompts, prompt tokens."""
+    completions: int
+    """For each prompt; 0 without prompts."""
     completion_tokens: int
     """If all have the maximum length; 0 without prompts."""
     validation_tokens: float
     """Per evaluation."""
     parameters: int | None
+    frozen: int
+    """Parameters that are not trained: below adapters, or of a reference model."""
     memory_bytes: dict[str, int] | None
     """Estimate for a rank, by part."""
     num_commits: int | None

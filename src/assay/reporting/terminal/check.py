@@ -1,35 +1,32 @@
 """Lines of `assay train RECIPE --check`: steps, time, memory, notes, tokens and commits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from assay.base.config import LoadedConfig, validated
 from assay.base.units import bytes_text, count_text, duration_text, number_of
-from assay.data.loader.mixing import Mixing
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.check import CalibrationView, CheckView
-from assay.reporting.views.dataset_order import order_view
 from assay.throughput.outer_steps import change_bytes
 from assay.training.outer.config import OuterConfig
 from assay.training.recipe import Recipe
 from assay.training.trainer.config import TrainerConfig
-from assay.workflows.calibration import Calibration
-from assay.workflows.preview import Preview, RankMemory, expected_s
-
-SMALL_SHARE = 0.005
-"""Phases that take less of a step are not listed."""
 
 
-def check_lines(found: Preview, recipe: Recipe, measured: Calibration | None, *, world_size: int) -> Iterator[str]:
-    """Yield the lines of the check; `measured` is None if nothing was measured."""
+def check_lines(found: CheckView) -> Iterator[str]:
+    """Yield the lines of the check."""
+    recipe, measured = validated(Recipe, LoadedConfig(found.recipe, {})), found.measured
     trainer = recipe.trainer
     epochs = found.num_steps / found.steps_per_epoch
     epoch = f"{number_of(found.steps_per_epoch, 'step')} over {number_of(found.num_rows, 'row')}"
     yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
     if measured is not None:
-        yield from _time(found, measured, world_size)
-    if found.memory is not None:
-        yield from _memory(found.memory, measured)
+        yield from _time(found, measured)
+    if found.memory_bytes is not None:
+        yield from _memory(found.memory_bytes, measured)
     for note in found.warnings:
         yield f"note: {note}"
+    if found.order.fix is not None:
+        yield f"note: loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
     parameters = "unknown before the model is built" if found.parameters is None else f"{found.parameters:,}"
     frozen = (
         f" are trained; {found.frozen:,} are frozen (base weights of adapters, a reference model)"
@@ -55,29 +52,14 @@ def check_lines(found: Preview, recipe: Recipe, measured: Calibration | None, *,
     yield f"evaluations  {during}at the end: {found.num_evaluations:,}"
 
 
-def check_view(
-    found: Preview, recipe: Recipe, measured: Calibration | None, mixing: Mixing, *, world_size: int
-) -> CheckView:
-    """Return the check as a JSON view."""
-    return CheckView.of(
-        found,
-        memory_bytes=None if found.memory is None else found.memory._asdict(),
-        world_size=world_size,
-        wall_s=None if measured is None else expected_s(found, measured),
-        measured=None if measured is None else CalibrationView.of(measured),
-        order=order_view(mixing),
-        recipe=recipe.model_dump(mode="json"),
-    )
-
-
-def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
-    parts = ", ".join(f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items() if num_bytes)
-    yield f"memory       {bytes_text(sum(memory))} a rank, float32, plus Python and its libraries: {parts}"
+def _memory(memory: Mapping[str, int], measured: CalibrationView | None) -> Iterator[str]:
+    parts = ", ".join(f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory.items() if num_bytes)
+    yield f"memory       {bytes_text(sum(memory.values()))} a rank, float32, plus Python and its libraries: {parts}"
     if measured is not None and measured.peak_bytes:
         yield f"             measured here, including those: {bytes_text(measured.peak_bytes)} of the host's memory"
 
 
-def _outer_steps(found: Preview, outer: OuterConfig) -> str:
+def _outer_steps(found: CheckView, outer: OuterConfig) -> str:
     count = number_of(-(-found.num_steps // outer.every), "outer step")
     sent = "" if found.parameters is None else f", each {bytes_text(change_bytes(found.parameters, outer))} a cluster"
     return f"{outer.clusters} are expected; {count}, after every {outer.every} steps{sent}"
@@ -94,7 +76,7 @@ def _deadline_note(outer: OuterConfig, step_s: float) -> Iterator[str]:
         )
 
 
-def _commits(found: Preview, trainer: TrainerConfig) -> str:
+def _commits(found: CheckView, trainer: TrainerConfig) -> str:
     if trainer.commit_every == "auto" or found.num_commits is None:
         return "at the interval that loses the least time by their measured cost, and at the end (auto)"
     evaluations = " and at every evaluation," if found.num_evaluations > 1 else ""
@@ -103,8 +85,8 @@ def _commits(found: Preview, trainer: TrainerConfig) -> str:
     return f"every {number_of(trainer.commit_every, 'step')},{evaluations} and at the end: {found.num_commits:,}"
 
 
-def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[str]:
-    wall_s = expected_s(found, measured)
+def _time(found: CheckView, measured: CalibrationView) -> Iterator[str]:
+    wall_s, world_size = found.wall_s or 0.0, found.world_size
     held = device_hours_text(wall_s * world_size)
     yield (
         f"time         {duration_text(wall_s)} on {world_size} worker{'s' if world_size > 1 else ''}: {held} "
