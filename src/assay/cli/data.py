@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -278,7 +278,7 @@ def build(
         )
     _warn_of_tokenization(config.tokenizer)
     _print(manifest, out, as_json=as_json)
-    if not as_json:
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
         print_build(manifest, out)
         _print_vocabulary(config.tokenizer, out)
 
@@ -387,8 +387,10 @@ def _confirm_proposal(found: "Proposal", sources: tuple[Path, ...], out: Path, o
             ]
     line = shlex.join([*words, "--out", str(out), *(["--force"] if is_forced() else [])])
     if not sys.stdin.isatty():
+        decided = ("text", "no_label" if is_on_command_line(context, "no_label") else "label", "tokenizer")
+        missing = [f"--{name}" for name in decided if not is_on_command_line(context, name)]
         raise ConfigError(
-            f"the fields are not named, and there is no terminal to confirm a proposal. Run or edit this:\n\n  "
+            f"{', '.join(missing)}: not given, and there is no terminal to confirm a proposal. Run or edit this:\n\n  "
             f"{line}\n{_other_labels_text(found)}"
         )
     click.echo(f"Proposed, from the first rows:\n\n  {line}\n{_other_labels_text(found)}", err=True)

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from assay.base.errors import AssayError
+from assay.base.names import shell_line
 from assay.base.units import bytes_text, count_text, number_of, tenths_text
 from assay.data.dataset.columns import KEY, LABEL
 from assay.data.dataset.label_values import class_name
@@ -104,7 +105,7 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     if manifest.boundaries is not None:
         _print_training_summary(manifest, build, dataset)
     if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
-        print(f"\nnext: assay train new {dataset} --out recipe.yaml")
+        print(f"\nnext: {shell_line('assay', 'train', 'new', str(dataset), '--out', 'recipe.yaml')}")
 
 
 def _outcomes(manifest: DatasetManifest, build: BuildSummary) -> list[tuple[int, str, str]]:
