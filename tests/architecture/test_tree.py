@@ -55,7 +55,7 @@ def test_imports_point_down_only() -> None:
 
 
 READS_ENVIRONMENT = {
-    "api/commands.py": "colours that Jupyter's kernel asks for",
+    "workflows/processes/foreground.py": "colours that Jupyter's kernel asks for",
     "base/json_log.py": "the format of log lines, for this process and those that it starts",
     "store/home.py": "where runs and the ledger lie, for those below",
     "store/objects.py": "the S3 client's own variables",
@@ -86,7 +86,7 @@ READS_ENVIRONMENT = {
     "elastic/rank.py": "likewise",
     "elastic/processor.py": "limits of instruction sets, and which GPUs are visible",
     "elastic/environment.py": "the scheduler's job and the container's image",
-    "workflows/triage.py": "what a process is started with",
+    "workflows/processes/replay.py": "what a process is started with",
     "workflows/run.py": "the compiler of torch.compile",
     "checks/resume/attempt.py": "what a process is started with",
     "checks/resume/observer/sitecustomize.py": "what to observe, and the rank that torchrun tells of",

@@ -1,6 +1,7 @@
 """A script of a user trains, stops, resumes, forks, compares, audits and replays with `import assay`."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 
 import assay
 from assay.records.run import Attempt
+from assay.reporting.views.statements import statement_text
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -84,15 +86,51 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
         assay.train(str(recipe), wokers=2)
 
 
-def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Path, recipe: Path) -> None:
-    first = assay.Recipe.new(assay.Dataset(tiny_dataset), epochs=1, name="first").changed(
-        "loader.lanes=4", "trainer.max_steps=8"
-    )
-    assert first.resolved()["trainer"]["max_steps"] == 8 and "max_steps" not in assay.Recipe.new(tiny_dataset).values
-    assert first.resolved()["evaluation"] is None and "evaluation" not in first.values
-    first.save(recipe.parent / "known-good.yaml")
+def test_a_run_that_was_waited_for_has_been_evaluated(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = assay.train(recipe, on="background", run_id="behind").wait()
+    fork = run.fork(step=15, on="background").wait()
+    assert assay.compare(run, fork).facts[0].candidate_run_id == fork.id
+    run.stop()
+    assert re.search(r"^run behind: .*has ended; nothing to stop\n", capfd.readouterr().err, re.MULTILINE)
+
+
+def test_a_check_is_a_report_and_starts_nothing(recipe: Path, campaign_file: Path) -> None:
+    checked = assay.train(recipe, "trainer.epochs=2", workers=2, check=True, measure=0.5)
+    assert (checked.facts.num_steps, checked.facts.world_size) == (40, 2) and checked.facts.measured is not None
+    assert re.search(r"^steps +40: 2 epochs of 20 steps over ", str(checked)) and "2 workers" in str(checked)
+    assert "<pre>" in checked._repr_html_()
+    unmeasured = assay.train(assay.Recipe(recipe), check=True, measure=0)
+    assert unmeasured.facts.measured is None and "time  " not in str(unmeasured)
+    power = assay.decide(campaign_file, check=True, measure=0)
+    assert power.facts and str(power) == "\n".join(map(statement_text, power.facts)) + "\n"
+    assert "cost" in assay.decide(campaign_file, check=True, measure=0.5).facts[0].code
+    assert assay.runs() == []
+    with pytest.raises(assay.AssayError, match="small: no such campaign"):
+        assay.Campaign("small")
+
+
+def test_keywords_that_start_no_run_end_in_a_sentence(recipe: Path, tmp_path: Path) -> None:
+    run = assay.train(recipe, run_id="first", verify_commits=0)
+    with pytest.raises(assay.AssayError, match=r"no run is started\.(.|\n)*can be forked with this recipe"):
+        run.fork(step=15, check=True)
+    with pytest.raises(assay.AssayError, match="check=True needs a RECIPE"):
+        run.resume(check=True)
+    with pytest.raises(assay.AssayError, match=r"(?s)with these options, no run is started.*#SBATCH"):
+        assay.train(recipe, on="slurm", dry_run=True)
+    with pytest.raises(assay.AssayError, match="There is no keyword 'help'"):
+        assay.train(recipe, help=True)
+    stages = tmp_path / "stages.yaml"
+    stages.write_text("name: two\nstages: []\n")
+    with pytest.raises(assay.AssayError, match="a pipeline, not a recipe"):
+        assay.train(stages)
+    assert [one.id for one in assay.runs()] == ["first"]
+
+
+@pytest.fixture
+def campaign_file(tiny_dataset: Path, recipe: Path) -> Path:
+    """A campaign of two runs of each arm."""
     tree = {
-        "name": "small", "question": "Does a far higher learning rate help?", "recipe": "known-good.yaml",
+        "name": "small", "question": "Does a far higher learning rate help?", "recipe": recipe.name,
         "candidates": [{"name": "faster", "patch": {"trainer.optimizer.learning_rate": 0.02}}],
         "seeds": 2, "budget_device_hours": 1,
         "benchmarks": [{"type": "predictions", "name": "likelihood", "score": "log_likelihood"}],
@@ -100,9 +138,21 @@ def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(tiny_dataset: Pa
     }  # fmt: skip
     file = recipe.parent / "campaign.yaml"
     file.write_text(yaml.safe_dump(tree))
+    return file
+
+
+def test_a_campaign_of_a_first_recipe_is_decided_and_read_again(
+    tiny_dataset: Path, recipe: Path, campaign_file: Path
+) -> None:
+    first = assay.Recipe.new(assay.Dataset(tiny_dataset), epochs=1, name="first").changed(
+        "loader.lanes=4", "trainer.max_steps=8"
+    )
+    assert first.resolved()["trainer"]["max_steps"] == 8 and "max_steps" not in assay.Recipe.new(tiny_dataset).values
+    assert first.resolved()["evaluation"] is None and "evaluation" not in first.values
+    first.save(recipe)
     with pytest.raises(assay.AssayError, match="no such campaign; there is none"):
         assay.Campaign("small")
-    campaign = assay.decide(file, "question=Does it?")
+    campaign = assay.decide(campaign_file, "question=Does it?")
     assert campaign.recommendations.keys() == {"faster"} and len(campaign.runs) == 4
     assert all(run.audit().facts.verdict == "pass" for run in campaign.runs)
     (campaign.folder / "memo.html").unlink()

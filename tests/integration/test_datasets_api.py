@@ -1,5 +1,6 @@
 """A user builds, indexes and opens datasets with `import assay`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,47 @@ def test_wrong_input_is_said_as_the_commands_say_it(tmp_path: Path) -> None:
         assay.Dataset.build(out=tmp_path / "none")
     with pytest.raises(assay.AssayError, match="There is no keyword 'jbs'"):
         assay.Dataset.index(tmp_path, tmp_path / "none", jbs=3)
+
+
+TICKETS = "text,label\n" + "".join(f"ticket {row % 30} about {'billing' * 3},{row % 3 > 0:d}\n" for row in range(60))
+
+
+def test_what_a_build_changed_is_said_in_python_as_by_the_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_text(f"{TICKETS},1\n,0\n")
+    options = {"tokenizer": "new:1000", "max_tokens": 4, "text": "text", "label": "label"}
+    assay.Dataset.build(file, out=tmp_path / "in python", **options)
+    said = capfd.readouterr().err
+    assert "left out 2 rows without text (the first: " in said and "read 62 rows, kept 60" in said
+    assert "doubled: 30 rows whose text an earlier row has (drop='doubled')" in said
+    assert re.search(r"the new tokenizer has \d+ tokens, not 1,000", said)
+    assert f"\nnext: assay.Recipe.new('{tmp_path}/in python').save('recipe.yaml')\n" in said
+    assert "--" not in said
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    printed = run_command("data", "build", str(file), f"--out={tmp_path / 'by command'}", *flags, is_json=False)
+    for line in said.partition("read 62")[2].splitlines()[1:]:
+        assert "drop=" in line or "next:" in line or "max_tokens" in line or line in printed
+
+
+def test_a_build_that_lacks_a_keyword_proposes_the_call(tmp_path: Path) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_text(TICKETS)
+    with pytest.raises(assay.AssayError) as wrong:
+        assay.Dataset.build(file, text="text", label="label", out=tmp_path / "dataset", max_tokens=32)
+    call = f"assay.Dataset.build('{file}', text='text', label='label', tokenizer='new:2000', max_tokens=32, out="
+    assert str(wrong.value).startswith("tokenizer: not given, and there is no terminal")
+    assert call in str(wrong.value) and "--" not in str(wrong.value)
+
+
+def test_rows_in_memory_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    frame = {"text": ["a"] * 10_000}
+    for refused in (
+        lambda: assay.Dataset.build(frame, out=tmp_path / "none"),
+        lambda: assay.Dataset.index(frame, tmp_path / "none"),
+        lambda: assay.Dataset(frame),
+    ):
+        with pytest.raises(assay.AssayError, match="expected a path, found a dict") as wrong:
+            refused()
+        assert len(str(wrong.value)) < 200

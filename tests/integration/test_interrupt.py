@@ -5,11 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+import assay
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
@@ -72,3 +74,61 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_undisturbed_weights(
 def _attempts(run_id: str):
     with Home.from_environment().open_ledger() as ledger:
         return ledger.attempts(run_id)
+
+
+SCRIPT = """
+import assay
+assay.train({recipe!r}, run_id="pressed", workers=2, faults={plan!r})
+"""
+
+
+@pytest.fixture
+def script(recipe: Path) -> Iterator[subprocess.Popen[str]]:
+    """A script that trains, in a process group of its own, once the first commit is there; step 8 takes 10 seconds."""
+    plan = recipe.with_name("faults.yaml")
+    plan.write_text("faults: [{type: slow, step: 8, extra_s: 10, num_steps: 1}]")
+    source = SCRIPT.format(recipe=str(recipe), plan=str(plan))
+    folder = recipe.parent / "home" / "pressed"
+    log = CommitLog(open_store(str(folder)))
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    ) as process:
+        wait_until(lambda: process.poll() is not None or (folder.exists() and log.commits()), "a first commit")
+        yield process
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupt", [os.kill, os.killpg], ids=["of a kernel", "at a terminal"])
+def test_ctrl_c_in_python_commits_and_then_raises(script: subprocess.Popen[str], interrupt) -> None:
+    interrupt(script.pid, signal.SIGINT)
+    output, _ = script.communicate(timeout=120)
+    assert script.returncode == -signal.SIGINT and "KeyboardInterrupt" in output, output
+    assert "continue with:\n  assay.run('pressed').resume(workers=2)\n" in output and "--resume" not in output, output
+    (attempt,) = _attempts("pressed")
+    view = assay.run("pressed").view()
+    assert attempt.outcome == "preempted" and 8 <= view.step == view.reached_step() < 20, "nothing is lost"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupt", [os.kill, os.killpg], ids=["of a kernel", "at a terminal"])
+def test_a_second_ctrl_c_in_python_does_not_wait(script: subprocess.Popen[str], interrupt) -> None:
+    assert script.stdout is not None
+    interrupt(script.pid, signal.SIGINT)
+    for line in script.stdout:
+        if line.startswith("Ctrl-C: committing"):
+            break
+    interrupt(script.pid, signal.SIGINT)
+    output, _ = script.communicate(timeout=120)
+    assert script.returncode == -signal.SIGINT, output
+    (attempt,) = _attempts("pressed")
+    assert attempt.outcome == "preempted" and attempt.end_step < 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_commits_and_stops_when_its_script_is_gone(script: subprocess.Popen[str], end: signal.Signals) -> None:
+    script.send_signal(end)
+    wait_until(lambda: assay.run("pressed").status != "running", "the run to stop")
+    view = assay.run("pressed").view()
+    assert view.status == "preempted" and 8 <= view.step == view.reached_step() < 20

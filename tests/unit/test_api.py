@@ -13,8 +13,9 @@ import pytest
 from nbclient import NotebookClient
 
 import assay
-from assay.api.commands import run_command
+from assay.api.commands import flags_of, run_command
 from assay.api.report import Report
+from assay.cli.wording import KEYWORDS, in_python
 from assay.reporting.document import Document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
@@ -59,13 +60,15 @@ def test_a_home_without_runs_has_none_and_a_wrong_id_is_said(monkeypatch: pytest
 def test_an_error_is_raised_with_all_of_its_lines(tmp_path: Path) -> None:
     file = tmp_path / "reviews.csv"
     file.write_text("review,stars\n" + "".join(f"text {number},{number % 2}\n" for number in range(20)))
-    with pytest.raises(assay.AssayError, match=r"Run or edit this:\n\n  assay data build .*--text review"):
+    with pytest.raises(assay.AssayError, match=r"Run or edit this:\n\n  assay\.Dataset\.build\(.*text='review'"):
         assay.Dataset.build(file, out=tmp_path / "dataset")
 
 
 @pytest.mark.timeout(60)
 def test_wrong_arguments_of_train_are_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(assay.AssayError, match=r"a folder, not a recipe\..*'assay train new .* --out recipe\.yaml'"):
+    with pytest.raises(
+        assay.AssayError, match=r"a folder, not a recipe\..*assay\.Recipe\.new\(.*\.save\('recipe\.yaml'\)"
+    ):
         assay.train(tmp_path)
     (tmp_path / "recipe.yaml").write_text("name: first\n")
     with pytest.raises(assay.AssayError, match=r"no keyword 'epochs'.*keys of a recipe are texts: 'trainer\.epochs=2'"):
@@ -138,3 +141,32 @@ def test_what_a_command_prints_may_be_longer_than_a_pipe_holds() -> None:
     reference = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
     assert len(reference) > 1 << 16
     assert run_command("runs", "keys", is_json=False) == reference
+
+
+def test_a_keyword_becomes_the_option_that_it_names() -> None:
+    assert flags_of({"max_restarts": 0, "store": None, "other_device": True, "take_over": False}) == [
+        "--max-restarts=0",
+        "--other-device",
+    ]
+    assert flags_of({"metadata": ["a", "b"], "requeue": False}) == ["--metadata=a", "--metadata=b", "--no-requeue"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "python"),
+    [
+        ("Use 'assay train --resume a --workers 2'.", "Use assay.run('a').resume(workers=2)."),
+        ("  assay train --from a@15 trainer.epochs=2", "  assay.run('a').fork('trainer.epochs=2', step=15)"),
+        ("'assay train --from a KEY=VALUE' trains on", "assay.run('a').fork('KEY=VALUE') trains on"),
+        ("next: assay train new d --out r.yaml", "next: assay.Recipe.new('d').save('r.yaml')"),
+        ("'assay train r.yaml --check' measures it", "assay.train('r.yaml', check=True) measures it"),
+        ("'assay decide again small' repeats it", "assay.Campaign('small').decide_again() repeats it"),
+        ("run 'assay serve' first", "run 'assay serve' first"),
+        ("'assay runs delete a' frees them", "'assay runs delete a' frees them"),
+        ("--workers x: a number", "workers=x: a number"),
+        ("--on background, or --other-device", "on='background', or other_device=True"),
+        ("an option of sbatch: --gpus-per-gnome=8", "an option of sbatch: --gpus-per-gnome=8"),
+        ("No such option '--wokers'.", f"There is no keyword 'wokers'. {KEYWORDS}"),
+    ],
+)
+def test_a_sentence_of_a_command_is_worded_for_python(printed: str, python: str) -> None:
+    assert in_python(printed, ("train", "recipe.yaml")) == python

@@ -1,15 +1,17 @@
 """Campaigns: candidates against a baseline over several seeds, decided by declared gates."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
-from assay.api.commands import flags_of, run_command
+from assay.api.commands import flags_of, path_text, run_command
 from assay.api.report import Report
 from assay.api.training import Run
 from assay.base.config import read_config_file
 from assay.cli.parameters import current_home
 from assay.records.decision import Decision, Recommendation
+from assay.records.statement import Statement
 from assay.reporting.documents.memo import Memo, memo_document
 
 
@@ -62,13 +64,27 @@ class Campaign:
         return self
 
 
-def decide(file: str | Path, *overrides: str, **options: Any) -> Campaign:
+@overload
+def decide(file: str | Path, *overrides: str, check: Literal[False] = False, **options: Any) -> Campaign: ...
+@overload
+def decide(file: str | Path, *overrides: str, check: bool, **options: Any) -> Report[tuple[Statement, ...]]: ...
+def decide(
+    file: str | Path, *overrides: str, check: bool = False, **options: Any
+) -> Campaign | Report[tuple[Statement, ...]]:
     """Run a campaign, or continue it, until its gates have decided; return it.
 
     `file`: YAML with a known-good recipe, a change for each candidate, seeds, benchmarks and gates (docs/campaign.md).
-    `overrides`: such as `budget_device_hours=2`. `options`: those of `assay decide run` with underscores. Raises
+    `overrides`: such as `budget_device_hours=2`. `check`: start nothing, and return a report of the cost of all runs
+    and the power of each look and guardrail. `options`: those of `assay decide run` with underscores. Raises
     `AssayError` if the file is wrong or a run fails.
     """
+    from assay.reporting.views.statements import statement_text
+
+    arguments = ["decide", "run", path_text(file, of="decide", hint="Write the dictionary to a YAML file."), *overrides]
+    if check:
+        printed = json.loads(run_command(*arguments, "--check", *flags_of(options)))
+        statements = tuple(Statement.from_tree(tree, source=file) for tree in printed)
+        return Report(statements, lambda: print("\n".join(map(statement_text, statements))))
     name = read_config_file(Path(file), overrides).values.get("name")
-    run_command("decide", "run", str(file), *overrides, *flags_of(options))
+    run_command(*arguments, *flags_of(options))
     return Campaign(str(name))

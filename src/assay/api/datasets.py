@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from assay.api.commands import flags_of, run_command
+from assay.api.commands import flags_of, path_text, run_command
 from assay.api.report import Report
 from assay.base.errors import DataError
 from assay.data.dataset.dataset import Dataset as OpenedDataset
@@ -13,6 +13,7 @@ from assay.records.dataset import DatasetManifest
 
 DATASETS = Path("datasets")
 """Where a dataset is found by its name, as in the examples of the commands."""
+FRAME_HINT = "Write the rows to a file first, as DataFrame.to_parquet('rows.parquet') does."
 
 
 class Dataset:
@@ -20,7 +21,7 @@ class Dataset:
 
     def __init__(self, dataset: str | Path) -> None:
         """`dataset`: its folder, or the name of one in `datasets`. Raises `AssayError` if there is none."""
-        folder = Path(dataset)
+        folder = Path(path_text(dataset, of="Dataset", hint="Open a dataset by its folder."))
         if not (folder / MANIFEST_FILE).is_file() and folder.name == str(dataset) and (DATASETS / folder).is_dir():
             folder = DATASETS / folder
         check_is_dataset(folder)
@@ -32,7 +33,7 @@ class Dataset:
 
         `options`: those of `assay data index` with underscores, such as `no_label=True` or `jobs=4`.
         """
-        run_command("data", "index", str(source), f"--out={out}", *flags_of(options))
+        run_command("data", "index", path_text(source, of="index", hint=FRAME_HINT), f"--out={out}", *flags_of(options))
         return cls(out)
 
     @classmethod
@@ -44,7 +45,8 @@ class Dataset:
         """
         if not sources:
             raise DataError("build needs a source: assay.Dataset.build('rows.jsonl', out='datasets/mine').")
-        run_command("data", "build", *map(str, sources), f"--out={out}", *flags_of(options))
+        paths = [path_text(source, of="build", hint=FRAME_HINT) for source in sources]
+        run_command("data", "build", *paths, f"--out={out}", *flags_of(options))
         return cls(out)
 
     @cached_property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from assay.api.commands import check_overrides, path_text
 from assay.base.config import LoadedConfig, read_config_file, validated, with_overrides
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ class Recipe:
         """
         from assay.training.recipe import Recipe as Keys
 
+        check_overrides(overrides)
         if isinstance(source, Mapping):
             loaded = with_overrides(LoadedConfig(deepcopy(dict(source)), {}), overrides)
         else:
-            loaded = read_config_file(Path(source), overrides)
+            text = path_text(source, of="Recipe", hint="A recipe is a YAML file or a dictionary.")
+            loaded = read_config_file(Path(text), overrides)
         self._keys = validated(Keys, loaded)
         self._values = loaded.values
 

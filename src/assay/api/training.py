@@ -1,17 +1,19 @@
 """Runs: train one, find those on record, go on with one."""
 
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from assay.api.commands import run_command, start_training
+from assay.api.commands import flags_of, run_command, start_training
 from assay.api.recipes import Recipe
 from assay.api.report import Report
 from assay.base.clock import SystemClock
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, regular
 from assay.cli.parameters import current_home, ledger_with_runs
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
@@ -19,6 +21,9 @@ from assay.records.replay import ReplayReport
 from assay.records.run import AT_WORK, RunStatus
 from assay.reporting.views.runs.run import RunView
 from assay.store.metrics.curves import Curve
+
+if TYPE_CHECKING:
+    from assay.reporting.views.check import CheckView
 
 POLL_S = 0.5
 
@@ -125,34 +130,81 @@ class Run:
         return Run(start_training([f"--from={commit}", *overrides], workers, options))
 
     def stop(self) -> None:
-        """Ask the run to commit after its current step and stop; do not wait for it."""
-        run_command("train", "stop", self.id, is_json=False)
+        """Ask the run to commit after its current step and stop, and say so; do not wait for it."""
+        print(run_command("train", "stop", self.id, is_json=False), end="", file=sys.stderr)
 
     def wait(self, timeout_s: float | None = None) -> "Run":
-        """Wait until the run is not at work. Raises `TimeoutError` after `timeout_s` seconds."""
+        """Wait until the run has ended, and has been evaluated. Raises `TimeoutError` after `timeout_s` seconds."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (status := self.status) in AT_WORK:
+        while (status := self.status) in AT_WORK or self._is_being_evaluated():
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise TimeoutError(f"run '{self.id}' is {status} after {timeout_s} s.")
             time.sleep(POLL_S)
         return self
 
+    def _is_being_evaluated(self) -> bool:
+        """Return whether the run is no longer trained, but its process or job still works on it."""
+        from assay.launchers.launches import last_launch, state_of
 
+        last = last_launch(self._home.run(self.id)) if self._home.has_run(self.id) else None
+        return last is not None and state_of(last) in ("queued", "running")
+
+
+@overload
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe, *overrides: str, workers: int | str = 1, **options: Any
-) -> Run:
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *overrides: str,
+    workers: int | str = 1,
+    check: Literal[False] = False,
+    **options: Any,
+) -> Run: ...
+@overload
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *overrides: str,
+    workers: int | str = 1,
+    check: bool,
+    **options: Any,
+) -> "Report[CheckView]": ...
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *overrides: str,
+    workers: int | str = 1,
+    check: bool = False,
+    **options: Any,
+) -> "Run | Report[CheckView]":
     """Train a recipe, then evaluate and audit it; return the run when it has ended.
 
     `recipe`: a YAML file, its values, or a `Recipe`. `overrides`: such as `trainer.epochs=2`. `workers`: a number, or
-    `"2..4"`. `options`: those of `assay train` with underscores, such as `run_id="first"`; with `on="background"` or a
-    scheduler, the run is returned once it is launched. Raises `AssayError` if the recipe is wrong or the run fails.
+    `"2..4"`. `check`: start nothing, and return a report of steps, time, memory and warnings. `options`: those of
+    `assay train` with underscores, such as `run_id="first"`; with `on="background"` or a scheduler, the run is
+    returned once it is launched. Raises `AssayError` if the recipe is wrong or the run fails.
     """
+    with _recipe_file(recipe, overrides) as arguments:
+        if not check:
+            return Run(start_training(arguments, workers, options))
+        printed = run_command("train", *arguments, f"--workers={workers}", "--check", *flags_of(options))
+    from assay.reporting.terminal.check import check_lines
+    from assay.reporting.views.check import CheckView
+
+    view = CheckView.model_validate_json(printed)
+    return Report(view, lambda: print("\n".join(check_lines(view))))
+
+
+@contextmanager
+def _recipe_file(recipe: str | Path | Mapping[str, Any] | Recipe, overrides: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the file of a recipe, and the overrides to it."""
+    from assay.workflows.pipeline.config import is_pipeline
+
     if isinstance(recipe, str | Path):
-        return Run(start_training([str(recipe), *overrides], workers, options))
+        if is_pipeline(regular(Path(recipe))):
+            train_it = f"'assay train {recipe}' trains its stages"
+            raise ConfigError(f"{recipe}: a pipeline, not a recipe. {train_it}, and assay.runs() then has their runs.")
+        yield [str(recipe), *overrides]
+        return
     checked = Recipe(recipe.values if isinstance(recipe, Recipe) else recipe, *overrides)
     with tempfile.TemporaryDirectory() as folder:
-        file = checked.save(Path(folder) / "recipe.yaml")
-        return Run(start_training([str(file)], workers, options))
+        yield [str(checked.save(Path(folder) / "recipe.yaml"))]
 
 
 def runs() -> list[Run]:

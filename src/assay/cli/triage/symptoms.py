@@ -67,7 +67,7 @@ def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
 def _replayed_causes(found: "Symptoms", timeout_s: float) -> "tuple[SharedCause, ...]":
     """Replay the failed step of each run. A step that cannot be replayed is named on stderr."""
     from assay.triage.symptoms.shared import causes_of_replays, steps_to_replay
-    from assay.workflows.triage import audited_replay
+    from assay.workflows.processes.replay import audited_replay
 
     steps, reports, environment = steps_to_replay(found.failures), {}, current_home().environment()
     for run_id, symptom in steps.items():

@@ -1,0 +1,121 @@
+"""Sentences of the commands in Python's terms: a command becomes a call, and an option a keyword."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+import click
+
+KEYWORDS = "Keywords are the command's options, with underscores; keys of a recipe are texts: 'trainer.epochs=2'."
+CALLS = {
+    ("train",): "train",
+    ("train", "new"): "Recipe.new",
+    ("train", "stop"): "run({}).stop",
+    ("runs", "list"): "runs",
+    ("runs", "show"): "run({}).report",
+    ("runs", "audit"): "run({}).audit",
+    ("runs", "replay"): "run({}).replay",
+    ("eval", "work"): "run({}).evaluate",
+    ("data", "build"): "Dataset.build",
+    ("data", "index"): "Dataset.index",
+    ("decide", "compare"): "compare",
+    ("decide", "run"): "decide",
+    ("decide", "show"): "Campaign({}).memo",
+    ("decide", "again"): "Campaign({}).decide_again",
+}
+"""A command -> its call; the braces take its first argument."""
+_COMMAND = re.compile(r"'assay ([^']+)'|^(next: | +)assay (.+)$", re.MULTILINE)
+"""A command for a shell inside a sentence, or on a line of its own."""
+_OPTION = re.compile(r"(--[a-z][a-z-]*)(?:([ =])([\w.-]+(?::(?=\s|$))?))?")
+"""An option in a sentence, and the word after it, which may be its value."""
+
+
+def in_python(text: str, arguments: Sequence[str]) -> str:
+    """Return what the command `arguments` printed, with calls for commands and keywords for its options."""
+    if "assay " not in text and "--" not in text:
+        return text  # most lines of progress, for which no command needs to be imported
+    if unknown := re.match(r"No such option '--([\w-]+)'", text):
+        text = f"There is no keyword '{unknown[1].replace('-', '_')}'{text[unknown.end() :]} {KEYWORDS}"
+    parts, end = [], 0
+    for found in _COMMAND.finditer(text):
+        call = _call_of(found[1] or found[3]) or (found[0] if found[1] else f"assay {found[3]}")
+        parts += [_with_keywords(text[end : found.start()], arguments), f"{found[2] or ''}{call}"]
+        end = found.end()
+    return "".join([*parts, _with_keywords(text[end:], arguments)])
+
+
+def _with_keywords(text: str, arguments: Sequence[str]) -> str:
+    options = _command_of(arguments)[1] if "--" in text else {}
+
+    def keyword_of(found: re.Match[str]) -> str:
+        if (option := options.get(found[1])) is None:
+            return found[0]
+        name, after, value = _keyword(found[1]), found[2] or "", found[3] or ""
+        if option.is_flag:
+            return f"{name}=True{after}{value}"
+        if isinstance(option.type, click.Choice) and value in option.type.choices:
+            return f"{name}={value!r}"
+        is_value = re.match(r"[A-Z]{2}|\d", value) or value.endswith(":")
+        return f"{name}={value}" if is_value else f"{name}{after}{value}"
+
+    return _OPTION.sub(keyword_of, text)
+
+
+def _call_of(line: str) -> str | None:
+    """Return the call for a command line; None if Python has none."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return None
+    path, options = _command_of(words)
+    values: list[str] = []
+    keywords: dict[str, list[str]] = {}
+    rest = iter(words[len(path) :])
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if (option := options.get(name)) is not None:
+            value = "True" if option.is_flag else _literal(value if equals else next(rest, "..."))
+            keywords.setdefault(_keyword(name), []).append(value)
+        elif word.startswith("--"):
+            return None
+        else:
+            values.append(repr(word))
+    call = CALLS.get(path)
+    if path == ("train",) and (resumed := keywords.pop("resume", None)):
+        call = f"run({resumed[0]}).resume"
+    elif path == ("train",) and (forked := keywords.pop("from", None)):
+        run_id, _, step = forked[0].strip("'").partition("@")
+        call, keywords = f"run('{run_id}').fork", ({"step": [step]} if step else {}) | keywords
+    elif path == ("train", "new") and (file := keywords.pop("out", None)):
+        return f"assay.Recipe.new({', '.join(_arguments(values, keywords))}).save({file[0]})"
+    if call is None or ("{}" in call and not values):
+        return None
+    call = call.format(values.pop(0)) if "{}" in call else call
+    return f"assay.{call}({', '.join(_arguments(values, keywords))})"
+
+
+def _arguments(values: Sequence[str], keywords: Mapping[str, Sequence[str]]) -> list[str]:
+    lists = {name: f"[{', '.join(found)}]" if found[1:] else found[0] for name, found in keywords.items()}
+    return [*values, *(f"{name}={found}" for name, found in lists.items())]
+
+
+def _literal(value: str) -> str:
+    return value if value.isdigit() else repr(value)
+
+
+def _keyword(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _command_of(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, click.Option]]:
+    """Return the words that name a command, and its options."""
+    from assay.cli.main import cli  # here: few sentences need it
+
+    command: click.Command = cli
+    path: list[str] = []
+    for word in words:
+        if not isinstance(command, click.Group) or (found := command.get_command(click.Context(command), word)) is None:
+            break
+        command, path = found, [*path, word]
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    return tuple(path), {name: option for option in options for name in option.opts}

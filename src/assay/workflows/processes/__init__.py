@@ -1,0 +1,1 @@
+"""Commands of assay in processes of their own."""
