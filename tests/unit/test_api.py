@@ -170,3 +170,32 @@ def test_a_keyword_becomes_the_option_that_it_names() -> None:
 )
 def test_a_sentence_of_a_command_is_worded_for_python(printed: str, python: str) -> None:
     assert in_python(printed, ("train", "recipe.yaml")) == python
+
+
+def test_what_is_raised_and_reported_in_this_process_is_worded_for_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    with pytest.raises(assay.AssayError, match=r"assay\.runs\(\)|there are no runs") as wrong:
+        assay.run("first")
+    assert "'assay " not in str(wrong.value)
+    report = Report(
+        None, lambda: print("one (--deep reads it); 'assay train --resume a' goes on"), of=("runs", "audit")
+    )
+    assert str(report) == "one (deep=True reads it); assay.run('a').resume() goes on\n"
+
+
+def test_what_is_no_path_and_no_override_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    values = {"name": "first"}
+    (tmp_path / "recipe.yaml").write_text("name: first\n")
+    for refused in (
+        lambda: assay.Recipe(values, {"trainer.epochs": 2}),
+        lambda: assay.train(tmp_path / "recipe.yaml", {"trainer.epochs": 2}),
+    ):
+        with pytest.raises(assay.AssayError, match=r"texts such as 'trainer\.epochs=2'; found a dict"):
+            refused()
+    with pytest.raises(assay.AssayError, match="decide: expected a path, found a dict"):
+        assay.decide(values)
+    with pytest.raises(assay.AssayError, match="Recipe: expected a path, found a list"):
+        assay.Recipe([values])

@@ -10,11 +10,13 @@ from assay.api.report import Report
 from assay.api.training import Run
 from assay.base.config import read_config_file
 from assay.cli.parameters import current_home
+from assay.cli.wording import worded
 from assay.records.decision import Decision, Recommendation
 from assay.records.statement import Statement
 from assay.reporting.documents.memo import Memo, memo_document
 
 
+@worded
 class Campaign:
     """A campaign on record: its decisions, its runs and its memo."""
 

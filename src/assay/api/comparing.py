@@ -7,10 +7,12 @@ from assay.api.training import Run
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.parameters import current_home, ledger_with_runs
+from assay.cli.wording import worded
 from assay.records.triage_overview import TriageOverview
 from assay.reporting.views.comparison import ComparisonView
 
 
+@worded
 def compare(
     baseline: str | Run, *candidates: str | Run, allowed_loss: float | None = None
 ) -> Report[tuple[ComparisonView, ...]]:
@@ -29,6 +31,7 @@ def compare(
     return Report(tuple(candidate.compared for candidate in page.candidates), comparison_document(page))
 
 
+@worded
 def overview(*selected: str | Run) -> Report[TriageOverview]:
     """Return what `assay triage` shows.
 

@@ -7,6 +7,7 @@ from typing import Any
 from assay.api.commands import flags_of, path_text, run_command
 from assay.api.report import Report
 from assay.base.errors import DataError
+from assay.cli.wording import worded
 from assay.data.dataset.dataset import Dataset as OpenedDataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE, check_is_dataset
 from assay.records.dataset import DatasetManifest
@@ -16,6 +17,7 @@ DATASETS = Path("datasets")
 FRAME_HINT = "Write the rows to a file first, as DataFrame.to_parquet('rows.parquet') does."
 
 
+@worded
 class Dataset:
     """An indexed dataset: what its manifest says. `len` is its number of rows."""
 
@@ -69,7 +71,7 @@ class Dataset:
         """Return what `assay data show` shows."""
         from assay.reporting.terminal.data import print_manifest
 
-        return Report(self.manifest, lambda: print_manifest(self.manifest, self.folder))
+        return Report(self.manifest, lambda: print_manifest(self.manifest, self.folder), of=("data", "build"))
 
     def __str__(self) -> str:
         return str(self.report())

@@ -9,11 +9,13 @@ import yaml
 
 from assay.api.commands import check_overrides, path_text
 from assay.base.config import LoadedConfig, read_config_file, validated, with_overrides
+from assay.cli.wording import worded
 
 if TYPE_CHECKING:
     from assay.api.datasets import Dataset
 
 
+@worded
 class Recipe:
     """A checked recipe, which does not change; `changed` makes another one."""
 

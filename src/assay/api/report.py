@@ -1,13 +1,14 @@
 """Facts that a notebook shows."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from assay.cli.wording import in_python
 from assay.reporting.document import Code, Document, Section
 
 FRAME_PIXELS = 640
@@ -18,11 +19,11 @@ FactsT = TypeVar("FactsT")
 class Report(Generic[FactsT]):
     """Facts, and how they read: `print` shows what the command prints, a notebook its page."""
 
-    def __init__(self, facts: FactsT, shown: Document | Callable[[], object]) -> None:
-        """`shown`: the same facts as a document, or a function that prints them."""
+    def __init__(self, facts: FactsT, shown: Document | Callable[[], object], *, of: Sequence[str] = ()) -> None:
+        """`shown`: the same facts as a document, or a function that prints them. `of`: the command that does so."""
         self.facts = facts
         """What the report says, with the fields of `--json`."""
-        self._shown = shown
+        self._shown, self._of = shown, of
 
     def __repr__(self) -> str:
         return str(self).strip()
@@ -35,7 +36,7 @@ class Report(Generic[FactsT]):
                 print_document(self._shown)
             else:
                 self._shown()
-        return text.getvalue()
+        return in_python(text.getvalue(), self._of)
 
     def _repr_html_(self) -> str:
         if isinstance(self._shown, Document):

@@ -15,6 +15,7 @@ from assay.api.report import Report
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, regular
 from assay.cli.parameters import current_home, ledger_with_runs
+from assay.cli.wording import worded
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.replay import ReplayReport
@@ -25,9 +26,11 @@ from assay.store.metrics.curves import Curve
 if TYPE_CHECKING:
     from assay.reporting.views.check import CheckView
 
+RecipeSource = str | Path | Mapping[str, Any] | Recipe
 POLL_S = 0.5
 
 
+@worded
 class Run:
     """A run: what it did, and what can be done with it."""
 
@@ -88,7 +91,7 @@ class Run:
         from assay.workflows.audit import audit_and_record
 
         report, *_ = audit_and_record(self._home, self.id, check_shards=True, weights="all" if deep else "last")
-        return Report(report, partial(print_audit, report))
+        return Report(report, partial(print_audit, report), of=("runs", "audit"))
 
     def replay(self, step: int, *, through: int | None = None) -> Report[ReplayReport]:
         """Make a step again on one process, or the steps `through` another, and compare every bit with the record."""
@@ -152,26 +155,15 @@ class Run:
 
 @overload
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
-    *overrides: str,
-    workers: int | str = 1,
-    check: Literal[False] = False,
-    **options: Any,
+    recipe: RecipeSource, *overrides: str, workers: int | str = 1, check: Literal[False] = False, **options: Any
 ) -> Run: ...
 @overload
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
-    *overrides: str,
-    workers: int | str = 1,
-    check: bool,
-    **options: Any,
+    recipe: RecipeSource, *overrides: str, workers: int | str = 1, check: bool, **options: Any
 ) -> "Report[CheckView]": ...
+@worded
 def train(
-    recipe: str | Path | Mapping[str, Any] | Recipe,
-    *overrides: str,
-    workers: int | str = 1,
-    check: bool = False,
-    **options: Any,
+    recipe: RecipeSource, *overrides: str, workers: int | str = 1, check: bool = False, **options: Any
 ) -> "Run | Report[CheckView]":
     """Train a recipe, then evaluate and audit it; return the run when it has ended.
 
@@ -188,7 +180,7 @@ def train(
     from assay.reporting.views.check import CheckView
 
     view = CheckView.model_validate_json(printed)
-    return Report(view, lambda: print("\n".join(check_lines(view))))
+    return Report(view, lambda: print("\n".join(check_lines(view))), of=("train",))
 
 
 @contextmanager

@@ -2,10 +2,16 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import isfunction
+from typing import Any, TypeVar, cast
 
 import click
 
+from assay.base.errors import AssayError
+
+SubjectT = TypeVar("SubjectT", bound=Callable[..., Any])
 KEYWORDS = "Keywords are the command's options, with underscores; keys of a recipe are texts: 'trainer.epochs=2'."
 CALLS = {
     ("train",): "train",
@@ -44,6 +50,25 @@ def in_python(text: str, arguments: Sequence[str]) -> str:
     return "".join([*parts, _with_keywords(text[end:], arguments)])
 
 
+def worded(subject: SubjectT) -> SubjectT:
+    """Word the errors of a function, or of all functions of a class, for Python."""
+    if isinstance(subject, type):
+        for name, member in vars(subject).items():
+            if isfunction(member):
+                setattr(subject, name, worded(member))
+        return subject
+
+    @wraps(subject)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return subject(*arguments, **options)
+        except AssayError as error:
+            error.args = (in_python(str(error), ()),)
+            raise
+
+    return cast("SubjectT", call)
+
+
 def _with_keywords(text: str, arguments: Sequence[str]) -> str:
     options = _command_of(arguments)[1] if "--" in text else {}
 
@@ -55,8 +80,8 @@ def _with_keywords(text: str, arguments: Sequence[str]) -> str:
             return f"{name}=True{after}{value}"
         if isinstance(option.type, click.Choice) and value in option.type.choices:
             return f"{name}={value!r}"
-        is_value = re.match(r"[A-Z]{2}|\d", value) or value.endswith(":")
-        return f"{name}={value}" if is_value else f"{name}{after}{value}"
+        equals = "=" if re.match(r"[A-Z]{2}|\d|.*:$", value) else after
+        return f"{name}{equals}{value}"
 
     return _OPTION.sub(keyword_of, text)
 
@@ -74,33 +99,26 @@ def _call_of(line: str) -> str | None:
     for word in rest:
         name, equals, value = word.partition("=")
         if (option := options.get(name)) is not None:
-            value = "True" if option.is_flag else _literal(value if equals else next(rest, "..."))
-            keywords.setdefault(_keyword(name), []).append(value)
+            value = "True" if option.is_flag else value if equals else next(rest, "...")
+            keywords.setdefault(_keyword(name), []).append(value if option.is_flag or value.isdigit() else repr(value))
         elif word.startswith("--"):
             return None
         else:
             values.append(repr(word))
-    call = CALLS.get(path)
+    call, then = CALLS.get(path), ""
     if path == ("train",) and (resumed := keywords.pop("resume", None)):
         call = f"run({resumed[0]}).resume"
     elif path == ("train",) and (forked := keywords.pop("from", None)):
         run_id, _, step = forked[0].strip("'").partition("@")
-        call, keywords = f"run('{run_id}').fork", ({"step": [step]} if step else {}) | keywords
+        call, keywords = f"run('{run_id}').fork", keywords | ({"step": [step]} if step else {})
     elif path == ("train", "new") and (file := keywords.pop("out", None)):
-        return f"assay.Recipe.new({', '.join(_arguments(values, keywords))}).save({file[0]})"
+        then = f".save({file[0]})"
     if call is None or ("{}" in call and not values):
         return None
     call = call.format(values.pop(0)) if "{}" in call else call
-    return f"assay.{call}({', '.join(_arguments(values, keywords))})"
-
-
-def _arguments(values: Sequence[str], keywords: Mapping[str, Sequence[str]]) -> list[str]:
     lists = {name: f"[{', '.join(found)}]" if found[1:] else found[0] for name, found in keywords.items()}
-    return [*values, *(f"{name}={found}" for name, found in lists.items())]
-
-
-def _literal(value: str) -> str:
-    return value if value.isdigit() else repr(value)
+    values += [f"{name}={found}" for name, found in lists.items()]
+    return f"assay.{call}({', '.join(values)}){then}"
 
 
 def _keyword(option: str) -> str:

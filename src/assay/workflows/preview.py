@@ -18,17 +18,18 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.config import LineLayout, PackedLayout
 from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
-from assay.data.loader.mixing import Mixing
 from assay.models.config import ModelSize
 from assay.reporting.views.check import CalibrationView, CheckView
 from assay.reporting.views.dataset_order import order_view
+from assay.reporting.views.warnings import warning_text
 from assay.trackers.gpus import smallest_gpu_bytes
 from assay.training.model_folders import check_models
 from assay.training.outer.pilot import outer_warnings
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import samples
 from assay.workflows.calibration import Calibration
-from assay.workflows.run import check_new, count_steps
+from assay.workflows.data_warnings import data_warnings
+from assay.workflows.run import check_new, count_steps, measure_order
 
 FLOAT_BYTES = 4
 HALF_BYTES = 2
@@ -152,16 +153,18 @@ def expected_s(found: Preview, measured: Calibration) -> float:
 
 
 def check_view(
-    found: Preview, recipe: Recipe, measured: Calibration | None, mixing: Mixing, *, world_size: int
+    found: Preview, recipe: Recipe, dataset: Dataset, measured: Calibration | None, *, world_size: int
 ) -> CheckView:
     """Return what `assay train --check` shows; `measured` is None if nothing was measured."""
+    of_data = [warning_text(warning, with_hint=True) for warning in data_warnings(recipe, dataset)]
     return CheckView.of(
         found,
+        warnings=(*of_data, *found.warnings),
         memory_bytes=None if found.memory is None else found.memory._asdict(),
         world_size=world_size,
         wall_s=None if measured is None else expected_s(found, measured),
         measured=None if measured is None else CalibrationView.of(measured),
-        order=order_view(mixing),
+        order=order_view(measure_order(recipe, dataset)),
         recipe=recipe.model_dump(mode="json"),
     )
 

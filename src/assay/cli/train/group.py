@@ -441,24 +441,18 @@ def _print_check(
     from assay.base.config import parse_override, read_config_file
     from assay.reporting.terminal.check import check_lines
     from assay.reporting.terminal.data import order_lines
-    from assay.reporting.views.warnings import warning_text
     from assay.workflows.calibration import calibrate
-    from assay.workflows.data_warnings import data_warnings
     from assay.workflows.preview import check_view, preview
-    from assay.workflows.run import check_recipe, measure_order, resolved_recipe
+    from assay.workflows.run import check_recipe, resolved_recipe
 
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = check_recipe(loaded)
     changed = [parse_override(text)[0] for text in overrides]
-    preview_result = preview(recipe, dataset, world_size=workers, changed=changed)
-    print_warning = [warning_text(warning, with_hint=True) for warning in data_warnings(recipe, dataset)]
-    preview_result = preview_result._replace(warnings=(*print_warning, *preview_result.warnings))
-    measured = None
+    found, measured = preview(recipe, dataset, world_size=workers, changed=changed), None
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
         measured = calibrate(loaded, world_size=workers, seconds=seconds)
-    order = measure_order(recipe, dataset)
-    view = check_view(preview_result, recipe, measured, order, world_size=workers)
+    view = check_view(found, recipe, dataset, measured, world_size=workers)
     if as_json:
         click.echo(view.to_json())
         return
@@ -469,7 +463,7 @@ def _print_check(
         click.echo("recipe       valid; --verbose prints it whole, and how well its order mixes the rows")
         return
     click.echo(resolved_recipe(recipe, loaded.origins))
-    for line in order_lines(order, recipe.loader, mean_tokens=dataset.manifest.lengths.mean):
+    for line in order_lines(view.order, recipe.loader, mean_tokens=dataset.manifest.lengths.mean):
         click.echo(f"# {line}")
 
 

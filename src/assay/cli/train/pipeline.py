@@ -1,13 +1,13 @@
 """`assay train PIPELINE`: train stages that build on each other."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
+from assay.cli.launch_target import SCHEDULER_OPTIONS, LaunchTarget, print_warning
 from assay.cli.parameters import (
     current_home,
     is_on_command_line,
@@ -17,14 +17,11 @@ from assay.cli.parameters import (
     writable_ledger,
 )
 
-if TYPE_CHECKING:
-    from assay.cli.launch_target import LaunchTarget
-
 _PIPELINE_OPTIONS = ("recipe", "overrides", "workers", "check", "as_json", "on")
 
 
 def train_pipeline(
-    file: Path, overrides: tuple[str, ...], workers: int, target: "LaunchTarget", *, check: bool, as_json: bool
+    file: Path, overrides: tuple[str, ...], workers: int, target: LaunchTarget, *, check: bool, as_json: bool
 ) -> None:
     """Check every stage, then train or continue the pipeline, and print the results."""
     _check_options()
@@ -54,8 +51,6 @@ def train_pipeline(
         return
     open_pipeline = declare_pipeline(home, declared, SystemClock())
     with writable_ledger(home) as ledger, marking(home, config.name):
-        from assay.cli.launch_target import print_warning
-
         launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, SystemClock(), of="pipeline")
         result = run_pipeline(
             open_pipeline,
@@ -105,7 +100,5 @@ def _check_options() -> None:
 
 
 def _is_launch_option(name: str) -> bool:
-    from assay.cli.launch_target import SCHEDULER_OPTIONS
-
     others = ("dry_run", "create_only", "launched")
     return name in others or any(name in options for options in SCHEDULER_OPTIONS.values())

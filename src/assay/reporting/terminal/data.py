@@ -22,6 +22,7 @@ from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.document import Table, name, number
 from assay.reporting.terminal.table import print_table
 from assay.reporting.terminal.terminal import stdout
+from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.warnings import warning_text
 from assay.statistics.warnings import Warned, warnings_of_cuts, warnings_of_leaks, warnings_of_split
@@ -300,7 +301,7 @@ def _short(value: str) -> str:
     return value if len(value) <= MAX_VALUE_CHARACTERS else f"…{value[1 - MAX_VALUE_CHARACTERS :]}"
 
 
-def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> Iterator[str]:
+def order_lines(mixing: Mixing | OrderView, config: LoaderConfig, *, mean_tokens: float) -> Iterator[str]:
     """Compare the row order with a uniform shuffle, and name settings that would fix it."""
     yield (
         f"order of the rows (window_rows={config.window_rows}, shuffle_radius_windows={config.shuffle_radius_windows}, "
