@@ -101,7 +101,7 @@ def test_a_fork_of_unchanged_recipe_ends_with_the_weights_of_the_run(parent: Run
         ("method.encoder.hidden_size=32", "the shape or the meaning of the weights"),
         ("method.categorical_columns=[]", "the shape or the meaning of the weights"),
         ("trainer.max_steps=5", "has nothing left to train: the recipe ends at step 5"),
-        ("trainer.learning_rate=1", "trainer.learning_rate (command line): no such key"),
+        ("trainer.learning_rate=1", "trainer.learning_rate (override): no such key"),
     ],
 )
 def test_what_a_fork_can_not_change_is_refused_with_the_reason(parent: Run, capfd, change: str, message: str) -> None:

@@ -134,7 +134,7 @@ def test_a_recipes_name_is_that_of_one_folder(project: Path) -> None:
     recipe = project / "recipe.yaml"
     response = CliRunner().invoke(cli, ["train", str(recipe), "name=../out", "--check"])
     assert isinstance(response.exception, ConfigError)
-    assert "name (command line): '../out' is not a valid name" in str(response.exception)
+    assert "name (override): '../out' is not a valid name" in str(response.exception)
 
 
 FILES_OF_PEOPLE = (

@@ -199,3 +199,9 @@ def test_what_is_no_path_and_no_override_is_refused_in_a_sentence(tmp_path: Path
         assay.decide(values)
     with pytest.raises(assay.AssayError, match="Recipe: expected a path, found a list"):
         assay.Recipe([values])
+
+
+def test_a_wrong_override_is_called_one() -> None:
+    values = {"name": "first", "data": {"dataset": "d", "split": {"type": "hash"}}, "method": {"type": "sft"}}
+    with pytest.raises(assay.AssayError, match=r"trainer\.learning_rate \(override\): no such key"):
+        assay.Recipe(values, "trainer.learning_rate=1")

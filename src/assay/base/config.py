@@ -1,7 +1,7 @@
 """Configuration is a frozen value: one class beside the code that it configures, unknown keys refused.
 
-A configuration file is YAML; `a.b=value` overrides come from the command line. Errors say where a value came
-from (the file and line, or the command line) and suggest the closest key for a mistyped one.
+A configuration file is YAML; `a.b=value` overrides come from the command line or from Python. Errors say where a value
+came from (the file and line, or an override) and suggest the closest key for a mistyped one.
 """
 
 import re
@@ -37,7 +37,7 @@ class FrozenConfig(Versioned):
 
 ConfigT = TypeVar("ConfigT", bound=FrozenConfig)
 
-COMMAND_LINE = "command line"
+OVERRIDE = "override"
 """The origin of a value that was given as an override."""
 
 
@@ -48,19 +48,19 @@ class LoadedConfig(NamedTuple):
     """The merged tree, before validation."""
 
     origins: dict[str, str]
-    """Dotted key -> `file.yaml` or `command line`; a missing key has its default."""
+    """Dotted key -> `file.yaml` or `override`; a missing key has its default."""
 
     lines: Mapping[str, int] = MappingProxyType({})
     """Dotted key -> its line in the file, also for list elements."""
 
     def origin_text(self, key: str) -> str:
-        """Return ` (recipe.yaml:12)` or ` (command line)`; empty for a key of unknown origin."""
+        """Return ` (recipe.yaml:12)` or ` (override)`; empty for a key of unknown origin."""
         parts = key.split(".")
         around = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
         origin = next((self.origins[text] for text in around if text in self.origins), None)
         if origin is None and key in self.lines:
-            origin = next((text for text in self.origins.values() if text != COMMAND_LINE), None)
-        if origin is None or origin == COMMAND_LINE:
+            origin = next((text for text in self.origins.values() if text != OVERRIDE), None)
+        if origin is None or origin == OVERRIDE:
             return f" ({origin})" if origin else ""
         line = next((self.lines[text] for text in around if text in self.lines), None)
         return f" ({origin}{'' if line is None else f':{line}'})"
@@ -100,7 +100,7 @@ def with_overrides(loaded: LoadedConfig, overrides: Sequence[str]) -> LoadedConf
     for override in overrides:
         key, value = parse_override(override)
         set_dotted(loaded.values, key, value, where="in the file")
-        loaded.origins[key] = COMMAND_LINE
+        loaded.origins[key] = OVERRIDE
     return loaded
 
 
@@ -165,7 +165,7 @@ def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
     except ValidationError as error:
         problems = "\n".join(f"  {problem}" for problem in _problems(config_class, error.errors(), loaded))
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", config_class.__name__.removesuffix("Config")).lower()
-        file = next((origin for origin in loaded.origins.values() if origin != COMMAND_LINE), None)
+        file = next((origin for origin in loaded.origins.values() if origin != OVERRIDE), None)
         message = f"{file} is not a valid {kind}" if file else f"the {kind} is not valid"
         raise ConfigError(f"{message}:\n{problems}") from error
 

@@ -10,7 +10,7 @@ must be A's. Afterwards A is needed only to audit its rows.
 
 from typing import Any
 
-from assay.base.config import LoadedConfig, changed_leaves, parse_override, set_dotted
+from assay.base.config import OVERRIDE, LoadedConfig, changed_leaves, parse_override, set_dotted
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.records.run import ForkedFrom, Run
 from assay.store.commit_log import RETAINED_NAMES, CommitLog, checkpoint_folder, first_problem
@@ -58,7 +58,7 @@ def plan_fork(
         set_dotted(tree, key, value, where="in the recipe")
     fork = plan_run(
         home,
-        LoadedConfig(tree, {key: "command line" for key, _ in changed_values}),
+        LoadedConfig(tree, {key: OVERRIDE for key, _ in changed_values}),
         world_size=world_size,
         run_id=run_id,
         store_url=store_url,

@@ -157,7 +157,7 @@ def test_a_wrong_key_in_a_list_is_told_with_its_line_and_the_keys_that_there_are
     with pytest.raises(ConfigError) as raised:
         validated(Directions, read_config_file(file, ()))
     assert str(raised.value).splitlines()[1] == f"  variants.1.metric ({file}:4): no such key. Known here: type, depth."
-    with pytest.raises(ConfigError, match=r"variants\.0\.metric \(command line\): no such key"):
+    with pytest.raises(ConfigError, match=r"variants\.0\.metric \(override\): no such key"):
         validated(Directions, read_config_file(file, ["variants=[{type: left, metric: 1}]"]))
 
 

@@ -41,8 +41,8 @@ def test_a_wrong_key_is_answered_with_the_one_that_was_meant(wrong: str, meant: 
     tree = tiny_recipe()
     set_dotted(tree, wrong, 1, where="in the file")
     with pytest.raises(ConfigError) as raised:
-        validated(Recipe, LoadedConfig(tree, {wrong: "command line"}))
-    assert f"{wrong} (command line): no such key. Perhaps you meant '{meant}'." in str(raised.value)
+        validated(Recipe, LoadedConfig(tree, {wrong: "override"}))
+    assert f"{wrong} (override): no such key. Perhaps you meant '{meant}'." in str(raised.value)
 
 
 def test_what_a_field_is_also_called_names_a_field_and_is_none() -> None:
