@@ -96,6 +96,8 @@ def comparison_verdict(page: ComparisonPage) -> Verdict:
     word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
     warned = list(dict.fromkeys(warning for candidate in page.candidates for warning in candidate.compared.warnings))
     sentences = [_candidate_text(candidate.compared) for candidate in page.candidates]
+    if not all(candidate.compared.weights_equal for candidate in page.candidates):
+        sentences.append("One run each: what other seeds would give is unknown.")
     sentences += [f"Warning: {item.text}" for item in warned]
     if not warned:
         return Verdict(by_rule, word, " ".join(sentences))

@@ -8,6 +8,7 @@ from assay.reporting.documents.comparison import comparison_document, comparison
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.runs.run import run_document
 from assay.reporting.documents.runs.run_verdict import model_mark, next_commands, rows_mark, run_tiles, run_verdict
+from assay.reporting.terminal.document import print_document
 from assay.reporting.views.runs.run import WarningView
 from assay.reporting.views.runs.run_page import RunPage
 
@@ -91,6 +92,14 @@ def test_a_margin_is_named_where_there_is_one(compared, verdict, allowed_loss, s
     view = candidate.compared.model_copy(update=changes)
     compared_page = type(page)(page.baseline, [type(candidate)(candidate.page, view, candidate.slices)])
     assert sentence in comparison_verdict(compared_page).sentence
+
+
+def test_of_one_run_each_the_verdict_says_that_other_seeds_are_unknown(compared, capsys):
+    page = compared(0.05)
+    said = "One run each: what other seeds would give is unknown."
+    print_document(comparison_document(page))
+    assert said in " ".join(capsys.readouterr().out.split()) and said in render_document(comparison_document(page))
+    assert "seed" not in comparison_verdict(compared(0.0)).sentence, "equal weights are equal"
 
 
 def test_a_comparison_opens_with_what_was_changed(compared):
