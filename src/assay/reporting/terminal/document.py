@@ -131,7 +131,7 @@ def _lines(block: Block) -> list[Line] | None:
             return [
                 (f"{title}: {series.name}" if several else title, RichText(f"{ends[0]} {curve} {ends[1]}"))
                 for series in chart.series
-                if (ends := chart.end_texts(series)) and (curve := _sparkline(series))
+                if (ends := chart.end_texts(series)) and (curve := _sparkline(series, chart.series))
             ]
         case Figure(title, _, StackedBars([(_, parts), *_]), legend):
             phases = RichText()
@@ -142,9 +142,11 @@ def _lines(block: Block) -> list[Line] | None:
     return None
 
 
-def _sparkline(series: Series) -> str:
+def _sparkline(series: Series, shown: Sequence[Series]) -> str:
+    """Return a curve on the scale of all that its chart shows."""
     room = stdout().width - MAX_NAME_WIDTH - 2 * END_WIDTH
-    return sparkline(series.committed_points()[1], width=min(60, max(12, room)))
+    values, *others = (found.committed_points()[1] for found in (series, *shown))
+    return sparkline(values, width=min(60, max(12, room)), others=others)
 
 
 def _block(block: Block, width: int, *, is_first: bool) -> Iterator[RenderableType | Table]:

@@ -1,10 +1,11 @@
 """Bars and sparklines of characters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from rich.text import Text
 
+from assay.base.shapes import Float64
 from assay.records.phase import Phase
 from assay.reporting.charts.plots import PHASES
 
@@ -36,13 +37,19 @@ def phase_bar(seconds: Mapping[Phase, float], *, width: int = 60) -> Text:
     return bar
 
 
-def sparkline(values: Sequence[float], *, width: int = 60) -> str:
-    """Return the values as `width` characters, each a mean; a space where no value is finite."""
-    parts = np.array_split(np.asarray(values, float), min(width, max(1, len(values))))
-    numbers = [part[np.isfinite(part)] for part in parts]
-    means = np.array([part.mean() if len(part) else np.nan for part in numbers])
+def sparkline(values: Sequence[float], *, width: int = 60, others: Iterable[Sequence[float]] = ()) -> str:
+    """Return the values as `width` characters, each a mean; a space where no value is finite. The scale spans the
+    `others` too."""
+    means = _means(values, width)
     if not np.isfinite(means).any():
         return ""
-    low, high = np.nanmin(means), np.nanmax(means)
+    on_scale = np.concatenate([means, *(_means(other, width) for other in others)])
+    low, high = np.nanmin(on_scale), np.nanmax(on_scale)
     scaled = (means - low) / (high - low or 1.0) * (len(_LEVELS) - 1)
     return "".join(" " if np.isnan(level) else _LEVELS[round(level)] for level in scaled.tolist())
+
+
+def _means(values: Sequence[float], width: int) -> Float64[np.ndarray, "character"]:
+    parts = np.array_split(np.asarray(values, float), min(width, max(1, len(values))))
+    numbers = [part[np.isfinite(part)] for part in parts]
+    return np.array([part.mean() if len(part) else np.nan for part in numbers])

@@ -24,6 +24,7 @@ def test_a_sparkline_rises_with_its_values_and_leaves_a_gap_for_nan() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, float("nan"), 7]) == "▁ █"
     assert sparkline([5, 5]) == "▁▁"
+    assert sparkline([7.0, 6.0], others=[[0.0, 7.0]]) == "█▇" and sparkline([7.0, 6.0]) == "█▁"
     assert sparkline([]) == "" and sparkline([float("nan")]) == ""
     assert len(sparkline(list(range(1000)), width=60)) == 60
 
