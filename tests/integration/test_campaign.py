@@ -212,7 +212,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("candidates=[{name: a, patch: {trainer.evaluate_every: 21}}]", "arm 'a': trainer.evaluate_every=21"),
         (
             "rule.primary=[likelihood,likelihood]",
-            "rule.primary (command line): names benchmark 'likelihood' twice",
+            "rule.primary (override): names benchmark 'likelihood' twice",
         ),
         ("rule.safety=[{benchmark: likelihood, max_rate: 0.1}]", "needs score: correct"),
         (
@@ -346,9 +346,9 @@ def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
     assert kish < len(keys) + 1 and kish < rows / 3
     out, err = check("")
     uneven = " of unequal size" if kish < len(keys) else ""
-    assert f"20% of {kish} independent groups ({rows} items in {len(keys)} clusters{uneven})" in out
-    assert f"guardrail right, margin 2 points, on {kish} independent groups: " in out
-    assert f"safety right, at most 0.1%: {kish} independent groups without a failure show " in out
+    assert f"20% of {kish} effective clusters ({rows} items in {len(keys)} clusters{uneven})" in out
+    assert f"guardrail right, margin 2 points, on {kish} effective clusters: " in out
+    assert f"safety right, at most 0.1%: {kish} effective clusters without a failure show " in out
     assert "more than the dataset has (about " in err
     out, _ = check(", cluster: null")
     assert f"20% of {rows} independent items and" in out

@@ -252,6 +252,13 @@ def test_a_candidate_that_is_stopped_for_its_size_is_told_by_the_bound_that_stop
     assert bound is not None and float(bound.group(1)) < 100 * config.rule.least_effect
 
 
+def test_a_bound_of_the_gain_below_zero_is_a_loss_and_not_a_small_gain(config_of, facts_of):
+    config = config_of()
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": -0.5, "prose": -0.5}, noise=0.01))
+    (clause,) = (item for gate in decision.gates for item in gate.clauses if item.name == "too small")
+    assert re.search(r"upper bound of the gain, -[0-9.]+ points, is a loss\.$", reason_text(clause))
+
+
 def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of(config_of, facts_of):
     def counted(**code: object) -> CampaignConfig:
         rows = {"type": "predictions", "score": "correct"}

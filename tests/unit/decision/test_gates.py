@@ -234,13 +234,13 @@ def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, fact
     [
         (
             [200, *[10] * 20], 0.3, None,
-            r"smaller clusters: one of the 21 of code holds 50% of its items, or new rows: 672 clusters of "
+            r"smaller clusters: one of the 21 of code holds 50% of its items, or new rows: 672 effective clusters of "
             "code instead of 21, or a larger claim that 32 seeds on 2 times as many items would rule out: a "
             "gain of 8 points",
         ),
         (
             [20] * 20, 0.1, None,
-            "new rows: 80 clusters of code instead of 20, or a larger claim that 32 seeds on 2 times as many "
+            "new rows: 80 effective clusters of code instead of 20, or a larger claim that 32 seeds on 2 times as many "
             "items would rule out: a gain of 4 points",
         ),
         ([10] * 40, 0.3, 0.02, "a wider margin of prose"),

@@ -116,6 +116,7 @@ _KINDS: Mapping[str, Callable[[Any, str], str]] = {
     "side": side_text,
     "interval": lambda value, unit: interval_words(Estimate.model_validate(value), unit),
     "effects": lambda value, _: ", ".join(map(_effect_on_text, value)),
+    "size of a gain": lambda value, _: "a loss" if value < 0.0 else "too small to be worth it",
     "above": lambda value, _: "below" if value < 0.0 else "above",
     "chance": lambda value, _: chance_text(value),
     "rate": lambda value, _: rate_text(value),
@@ -141,7 +142,7 @@ _KINDS: Mapping[str, Callable[[Any, str], str]] = {
     "margin": lambda value, unit: _possible_text("margin", value, unit),
     "gives up": lambda value, _: f", gives up on {chance_text(value)}" if value >= 0.005 else "",
     "instead of": lambda value, _: f" instead of {value:,}" if value else "",
-    "independent": lambda value, _: number_of(value["number"], "item" if value["are_items"] else "independent group"),
+    "independent": lambda value, _: number_of(value["number"], "item" if value["are_items"] else "effective cluster"),
     "all of": lambda value, _: " and ".join(map(statement_text, value)),
     "one of": lambda value, _: " or ".join(map(statement_text, value)),
     "hint": lambda value, _: _hint(value),
@@ -228,11 +229,11 @@ _STATEMENTS = {
     "few seeds": "{seeds:# seed}: the variance between seeds is itself uncertain.",
     "items left out": "{benchmark}: not all runs scored {items:# item}, which are left out for all of them.",
     # dissent
-    "lower on": "Lower than the baseline on {effects:effects}.",
-    "higher on": "Higher than the baseline on {effects:effects}.",
+    "lower on": "The candidate is worse than the baseline on {effects:effects}.",
+    "higher on": "The candidate is better than the baseline on {effects:effects}.",
     "no difference": "No difference is seen on {effects:effects}.",
-    "lower with seeds": "Lower than the baseline with {seeds:seeds}.",
-    "higher with seeds": "Higher than the baseline with {seeds:seeds}.",
+    "lower with seeds": "The candidate is worse than the baseline with {seeds:seeds}.",
+    "higher with seeds": "The candidate is better than the baseline with {seeds:seeds}.",
     "calibration alone": "The gain is in likelihood, and not seen in ranking ({effect:interval}): it may be "
     "calibration alone, which a temperature fitted on held-out rows gives without training.",
     # warnings
@@ -264,7 +265,7 @@ _STATEMENTS = {
     "measured noise": "by the noise that campaign '{campaign}' measured on {seeds:# seed} and {draws:independent}",
     "noise of items": "assuming that two models differ on {discordance:.0%} of {draws:,} independent items and a "
     "recipe's score by {deviation:bound} over its seeds",
-    "noise of groups": "assuming that two models differ on {discordance:.0%} of {draws:,} independent groups "
+    "noise of groups": "assuming that two models differ on {discordance:.0%} of {draws:,} effective clusters "
     "({items:,} items in {clusters:,} clusters{is_uneven:? of unequal size}) and a recipe's score by {deviation:bound} "
     "over its seeds",
     "power unknown": "power: unknown before the first look: no campaign on record measured these primary benchmarks, "
@@ -307,8 +308,8 @@ _STATEMENTS = {
 
 
 def _draws_text(draws: Mapping[str, Any]) -> str:
-    """`176 clusters of code instead of 22`: independent draws are what counts."""
-    kind = "items" if draws["are_items"] else "clusters"
+    """`176 effective clusters of code instead of 22`: independent draws are what counts."""
+    kind = "items" if draws["are_items"] else "effective clusters"
     return f"{draws['needed']:,} {kind} of {draws['benchmark']} instead of {draws['now']:,}"
 
 
@@ -502,8 +503,10 @@ _REASONS = {
     ("breadth", "one benchmark"): "There is only one benchmark; other benchmarks are unknown.",
     ("breadth", "pass"): "Enough benchmarks gain.",
     ("breadth", "fail"): "Too few benchmarks gain.",
-    ("too small", "pass"): "Even the one-sided {level:chance} upper bound of the gain, {value:effect}, is too small to "
-    "be worth it.",
+    (
+        "too small",
+        "pass",
+    ): "Even the one-sided {level:chance} upper bound of the gain, {value:effect}, is {value:size of a gain}.",
     ("too small", "fail"): "The gain may be large enough.",
     ("unlikely", "pass"): "The gain is probably smaller than the least effect.",
     ("unlikely", "fail"): "The gain may reach the least effect.",

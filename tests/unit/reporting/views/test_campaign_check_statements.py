@@ -31,10 +31,10 @@ def test_a_look_is_told_with_the_gain_that_it_finds(finds, is_other, gives_up, e
 def test_the_noise_is_told_with_what_it_was_measured_or_assumed_on() -> None:
     measured = Statement(code="measured noise", values={"campaign": "pilot", "seeds": 5, "draws": GROUPS})
     assert text_of("power of looks", source=measured) == (
-        "power, by the noise that campaign 'pilot' measured on 5 seeds and 35 independent groups:"
+        "power, by the noise that campaign 'pilot' measured on 5 seeds and 35 effective clusters:"
     )
     assert text_of("noise of groups", **NOISE, is_uneven=True) == (
-        "assuming that two models differ on 20% of 35 independent groups (357 items in 40 clusters of unequal size) "
+        "assuming that two models differ on 20% of 35 effective clusters (357 items in 40 clusters of unequal size) "
         "and a recipe's score by 1 point over its seeds"
     )
     assert "on 20% of 35 independent items and" in text_of("noise of items", **NOISE, is_uneven=False)
@@ -63,7 +63,7 @@ def test_a_guardrail_without_power_is_told_the_margin_seeds_or_items() -> None:
     hint = Statement(code="guardrail fixes", values={"power": 0.8, "fixes": fixes})
     assert text_of("guardrail without power", benchmark="b", unit="share", passes=0.31, hint=hint) == (
         "guardrail 'b' lacks power: by the last look it would pass 31% of the candidates that do no harm, so most "
-        "could not be scaled. For 80%: a margin of 6.13 points or 12 seeds or 70 independent groups instead of 35."
+        "could not be scaled. For 80%: a margin of 6.13 points or 12 seeds or 70 effective clusters instead of 35."
     )
     power = {"benchmark": "b", "unit": "share", "passes": 0.31, "enough": 1.5, "margin": 0.05, "draws": ITEMS}
     assert text_of("power of guardrail", **power) == (
