@@ -66,8 +66,8 @@ def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None =
     share, worth, method = float(hits.mean()), float(hits.size), "Wilson"
     if clusters is not None:
         worth = independent_trials(hits < 0.5 if share > 0.5 else hits > 0.5, clusters).number
-        counted = f"{hits.size:,} rows in {len(np.unique(clusters)):,} clusters"
-        method = f"{method}, {counted}, which tell as much as {worth:,.0f} independent ones"
+        worth_text = f" worth {worth:,.0f} independent rows" if round(worth) < hits.size else ""
+        method = f"{method}, {len(np.unique(clusters)):,} clusters{worth_text}"
     low, high = wilson_interval(share, worth, normal_quantile())
     return Estimate(value=share, low=low, high=high, method=method)
 

@@ -1,5 +1,6 @@
 """Rows that the split kept together are one draw, in every interval of an evaluation."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,13 @@ def test_rows_that_stand_there_five_times_say_as_much_as_once():
     assert width(share_estimate(np.repeat(hits, 5), np.repeat(once, 5))) == pytest.approx(
         width(share_estimate(hits)), rel=0.1
     )
+
+
+def test_clusters_are_told_by_their_worth_and_rows_are_left_to_the_reader_who_counts_them() -> None:
+    hits = (np.random.default_rng(2).random(60) > 0.3).astype(float)
+    assert share_estimate(hits, np.arange(60)).method == "Wilson, 60 clusters"
+    method = share_estimate(np.repeat(hits, 5), np.arange(60).repeat(5)).method
+    assert re.fullmatch(r"Wilson, 60 clusters worth \d\d independent rows", method)
 
 
 @pytest.mark.parametrize("positives_of_one", [1, 30])

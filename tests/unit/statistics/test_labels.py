@@ -203,6 +203,7 @@ def test_classes_that_are_guessed_worse_than_by_their_shares_are_warned_of(tmp_p
 def test_class_names_and_the_fit_are_on_the_page(tmp_path: Path) -> None:
     overall = evaluated(tmp_path / "a", classes_table(0, skill=2.0)[0], ClassPredictions(NAMES)).overall
     drawn = confusion_figure(overall.classes)
+    assert "each cell its rows with that prediction" in drawn.caption, "cells show counts"
     wide, narrow = drawn.chart.svg(FULL), drawn.chart.svg(NARROW)
     assert "spam" in wide and "never &lt;seen&gt;" in wide and "never <seen>" not in wide
     counts = [f">{count}</text>" for class_ in overall.classes for count in class_.predicted_as if count]

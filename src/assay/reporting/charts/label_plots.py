@@ -26,7 +26,8 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
         default=None,
     )
     caption = (
-        "Each line is a true class, each cell the share of its rows with that prediction; a dark diagonal is good. "
+        "Each line is a true class, each cell its rows with that prediction, dark if "
+        "they are a large share; a dark diagonal is good. "
         + ("No class is confused with another." if confused is None else _most_confused(*confused))
         + (f" The {MAX_CLASSES} most frequent of {len(classes)} are drawn." if len(classes) > MAX_CLASSES else "")
     )
