@@ -8,8 +8,8 @@ from assay.base.clock import utc_text
 from assay.base.units import duration_text
 from assay.records.evaluation import Estimate
 
-STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
-"""Statuses that are shown in other words."""
+STATUS_WORDS = {"preempted": "stopped", "gone": "supervisor gone", "unknown": "cannot tell"}
+"""Statuses that are shown in other words. Of a stop the record does not say whether a person or a scheduler asked."""
 
 
 def device_hours_text(seconds: float) -> str:

@@ -87,7 +87,7 @@ def close_abandoned_attempts(
                 run_id=run.run_id,
                 attempt=attempt.attempt,
                 signature="supervisor gone",
-                text="its supervisor was gone without a word; held until its last sign of life",
+                text="its supervisor, which starts its ranks, died without a word; held until its last sign of life",
             )
         closed = attempt.model_copy(
             update={

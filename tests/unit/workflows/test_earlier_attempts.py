@@ -70,7 +70,7 @@ def test_an_attempt_whose_supervisor_died_is_held_to_its_last_sign_of_life(run: 
     [interruption] = found.interruptions
     assert (interruption.at_s, interruption.waited_device_s) == (105.0, 95.0)
     assert interruption.failure.failure_kind == "supervisor_gone"
-    assert "supervisor was gone" in interruption.reason
+    assert "supervisor, which starts its ranks, died" in interruption.reason
 
 
 def test_an_attempt_that_has_ended_or_comes_later_is_not_closed(run: Run) -> None:

@@ -35,7 +35,7 @@ from assay.reporting.charts.label_plots import confusion_figure, fit_figure
 from assay.reporting.charts.plots import PHASES, LineChart, PhaseTotal, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
 from assay.reporting.document import Cell, CurveLine, Drawing, Figure, Size, Table, Text, Tone, figure, name, number
-from assay.reporting.values import device_hours_text, estimate_text
+from assay.reporting.values import STATUS_WORDS, device_hours_text, estimate_text
 from assay.reporting.views.runs.run import AttemptView, RunView
 from assay.reporting.views.runs.run_page import RunPage
 from assay.reporting.views.runs.series import (
@@ -424,7 +424,7 @@ def _outcome(run: RunView, attempt: AttemptView) -> Text:
     is_gone = attempt.outcome == "running" and run.status == "gone"
     outcome = "gone" if is_gone else attempt.outcome
     tones: dict[str, Tone] = {"succeeded": "good", "preempted": "open", "running": "open"}
-    return Cell(outcome, tones.get(outcome, "bad"))
+    return Cell(STATUS_WORDS.get(outcome, outcome), tones.get(outcome, "bad"))
 
 
 def _life(run: RunView) -> Figure:

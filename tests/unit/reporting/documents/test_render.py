@@ -113,6 +113,7 @@ def test_a_run_whose_end_nobody_wrote_down_is_not_called_undisturbed(run_page):
     view, first = run_page.view, run_page.view.attempts[0].model_copy(update={"outcome": "running"})
     for status, outcome, text in (
         ("gone", "running", "The end of its last attempt is not recorded yet."),
+        ("preempted", "preempted", ">stopped<"),
         ("preempted", "preempted", "It was asked to stop and committed first"),
         ("succeeded", "succeeded", "Nothing interrupted it."),
     ):
@@ -140,6 +141,12 @@ def test_a_failed_audit_comes_before_any_good_news(run_page):
 def test_nothing_short_of_a_finished_and_audited_run_is_called_good(run_page, changes, tone, word):
     verdict = run_verdict(run_page.view.model_copy(update=changes))
     assert (verdict.tone, verdict.word) == (tone, word)
+
+
+def test_a_supervisor_that_died_is_explained_with_what_to_do(run_page):
+    verdict = run_verdict(run_page.view.model_copy(update={"status": "gone"}))
+    assert verdict.word == "supervisor gone" and "the process that starts the run's ranks" in verdict.sentence
+    assert "Nothing trains" in verdict.sentence and "Resume the run" in verdict.sentence
 
 
 def test_the_verdict_of_a_comparison_is_that_of_its_worst_candidate(compared):

@@ -33,6 +33,11 @@ def test_a_row_says_how_a_run_stands_in_columns_as_wide_as_they_must_be() -> Non
     ]
 
 
+def test_a_stopped_run_is_called_so_because_the_record_does_not_say_who_asked() -> None:
+    (_, row) = rows([line(status="preempted")])
+    assert " stopped " in row and "preempted" not in row
+
+
 def test_remarks_have_columns_where_there_are_any_and_never_a_line_of_their_own() -> None:
     heading, noted, _ = rows([line(tags=("good", "week 3"), note="labels\nwere  wrong"), line()])
     assert heading.endswith("  tags         note")

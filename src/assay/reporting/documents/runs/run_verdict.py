@@ -26,7 +26,11 @@ _RESUME_CONDITIONS: dict[str, str] = {
 
 _UNFINISHED_TEXTS = {
     "running": ("running", "The run is running."),
-    "gone": ("supervisor gone", "The supervisor process died. Resume the run to continue it."),
+    "gone": (
+        "supervisor gone",
+        "Nothing trains: the supervisor, the process that starts the run's ranks and restarts them, died without a "
+        "word (killed, out of memory, or its machine stopped). Resume the run to continue it.",
+    ),
     "unknown": (
         "cannot tell",
         "The run may still be in progress on another host, but shows no sign of life.",
