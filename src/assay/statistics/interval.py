@@ -13,12 +13,12 @@ weight, these are the factor G / (G - 1), and G - 1 degrees. With a dozen degree
 cover 94 to 97%; with fewer, up to 100%.
 
 If few clusters hold most of the squares (two of a thousand items differ, or some differ by much), their sum is itself
-uncertain, and rarer differences may not have been observed at all. `allow_for_rare_events` therefore adds one cluster.
-With one item, it may differ by the largest possible amount; with m items, by as much as the cluster that deviated most,
-and at least by m^(-1/2) of the largest amount, as independent items would. The function also reduces the degrees of
-freedom by the kurtosis k of the clusters' deviations, because the variance of a sum of squares is (k - 1) / 2 times
-that of normal deviations. If the deviations are skewed, it widens the interval by the effect of skewness g on Student's
-t of n draws, g (1 + 2 t^2) / (6 n^(1/2)) (Johnson 1978).
+uncertain, and rarer differences may be unobserved. `allow_for_rare_events` therefore adds one cluster. With one item,
+it may differ by the largest possible amount; with m items, by as much as the cluster that deviated most, and at least
+by m^(-1/2) of the largest amount, as independent items would. The kurtosis k of the clusters' deviations reduces the
+degrees of freedom, because the variance of a sum of squares is (k - 1) / 2 times that of normal deviations, but not
+below twice (sum of squares)^2 / sum of squares^2. If deviations are skewed, the interval is wider by the effect of
+skewness g on Student's t of n draws, g (1 + 2 t^2) / (6 n^(1/2)) (Johnson 1978).
 """
 
 import math
@@ -206,8 +206,9 @@ def allow_for_rare_events(
         ]
     moments = [_skewness_and_kurtosis(*pair) for pair in zip(scaled, sizes, strict=True)]
     skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))
-    least = np.minimum(found.degrees, 1.0)
-    degrees = np.maximum(found.degrees * np.minimum(1.0, 2.0 / np.maximum(kurtosis - 1.0, 1e-300)), least)
+    squares = np.square(np.append(sums, np.expand_dims(sizes[0] * squared_share, -1), axis=-1))
+    least = 2.0 * np.square(squares.sum(axis=-1)) / np.maximum(np.square(squares).sum(axis=-1), 1e-300)
+    degrees = np.minimum(found.degrees, np.maximum(2.0 * found.degrees / np.maximum(kurtosis - 1.0, 1e-300), least))
     student = stdtrit(degrees, 0.5 + CONFIDENCE / 2.0)
     excess_skewness = np.maximum(skewness - np.sqrt(6.0 * squared_share), 0.0)
     wider = 1.0 + excess_skewness * np.sqrt(squared_share) / 6.0 * (1.0 / student + 2.0 * student)

@@ -182,8 +182,7 @@ def _difference_of_shares(
 
 
 def _exact_bounds(differences: Float64[np.ndarray, "row"], clusters: Clusters) -> tuple[float, float]:
-    """Return the largest plausible loss and gain of a share (Clopper & Pearson 1934), narrower than Student's interval
-    if few rows differ and leave it few degrees of freedom.
+    """Return the largest plausible loss and gain of a share (Clopper & Pearson 1934), for few rows that differ.
 
     Trials are clusters, as many as would weigh the same. One that differs loses or gains at most the share of its rows
     that an observed one does, or the least one of `interval`; any share if none is observed.

@@ -78,6 +78,19 @@ def test_an_unseen_cluster_is_as_its_items_and_those_that_were_seen(clusters, si
     assert covered(tables, -worse, **how) >= 0.93
 
 
+@pytest.mark.parametrize("worse", [0.01, 0.05])
+def test_few_changed_items_in_unequal_clusters_are_covered_by_intervals_of_the_size_of_what_could_be_missed(worse):
+    rng = np.random.default_rng(8)
+    clusters = np.arange(70).repeat(1 + rng.poisson(0.7, size=70))
+    how = {"clusters": clusters, "weights": np.ones(clusters.size), "largest": 1.0}
+    tables = right_or_wrong(rng, tables=1500, seeds=3, items=clusters.size, worse=worse, better=0.0)
+    assert covered(tables, -worse, **how) >= 0.93
+    one = np.zeros((3, clusters.size))
+    one[:, 0] = -1.0
+    exact = 1.0 - 0.025 ** (1.0 / 40)  # of as many clusters as would weigh the same, and one changed
+    assert float(paired_effect(one, **how).half_width(0.975)) < 1.5 * exact
+
+
 def test_where_no_item_differs_a_whole_cluster_may():
     clusters = np.arange(20).repeat(10)
     found = paired_effect(np.zeros((3, 200)), clusters, np.ones(200), largest=1.0)

@@ -295,7 +295,8 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
         elif (problem := _difference_between(recorded, decision)) is not None:
             raise DamagedDataError(
                 f"{campaign.folder / decision.path()}: does not follow from the results any more: {problem}. "
-                "A result or the decision was changed later. Restore the file, or move it away and decide again."
+                "A result or the decision was changed later, or another version of assay decided. Restore the file, or "
+                "move it away and decide again."
             )
         else:
             decision = recorded
