@@ -20,7 +20,7 @@ class Finding(Record):
     is_confirmed: bool
     """The cause is shown by the records, not only suspected. False of a symptom, whose cause is unknown."""
     device_hours_a_week: NonNegativeFloat | None
-    """Of failures: work lost, hangs and restarts, as in `Interruption`. Total if less than a week is recorded."""
+    """A failure costs work lost, hangs and the restart, as in `Interruption`. Total if less than a week is recorded."""
     cause: FailureCause | None = None
     """What the failed attempts share."""
     symptom: RecordedSymptom | None = None

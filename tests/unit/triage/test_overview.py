@@ -86,14 +86,14 @@ def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted
 
 
 @pytest.mark.parametrize(
-    ("kept_s", "has_restart", "cost_s"), [(60.0, True, 1.5 + 0.5 + 3.0), (60.0, False, 1.5 + 0.5), (0.0, False, 9.0)]
+    ("useful_s", "has_restart", "cost_s"), [(60.0, True, 1.5 + 0.5 + 3.0), (60.0, False, 1.5 + 0.5), (0.0, False, 9.0)]
 )
 def test_a_failed_attempt_costs_what_no_commit_kept_and_the_restart(
-    tmp_path: Path, kept_s: float, has_restart: bool, cost_s: float
+    tmp_path: Path, useful_s: float, has_restart: bool, cost_s: float
 ) -> None:
     home = Home.at(tmp_path / "home")
     recorded_runs(home, WILD)
-    phases = {"startup": 7.0, "compute": kept_s, "lost": 1.5, "stalled": 0.5}
+    phases = {"startup": 7.0, "compute": useful_s, "lost": 1.5, "stalled": 0.5}
     with home.open_ledger() as ledger:
         (attempt,) = ledger.attempts("r0")
         again = attempt.model_copy(update={"attempt": 2, "started_s": 80.0, "ended_s": 90.0, "outcome": "succeeded"})

@@ -69,7 +69,7 @@ def interruptions_of(
     spent_s: Counter[tuple[int, Phase]] = Counter()
     for rank in seconds:
         spent_s.update({(rank.attempt, phase): spent for phase, spent in rank.seconds.items()})  # adds; floats
-    has_kept = any(spent_s[attempt.attempt, phase] for attempt in attempts for phase in USEFUL)
+    has_progress = any(spent_s[attempt.attempt, phase] for attempt in attempts for phase in USEFUL)
     found = []
     for attempt, after in zip_longest(attempts, attempts[1:]):
         if attempt.outcome in ("running", "succeeded"):
@@ -77,8 +77,7 @@ def interruptions_of(
         if finished_by is not None and attempt.attempt >= finished_by:
             break
         assert attempt.ended_s is not None
-        gap_s = max(0.0, after.started_s - attempt.ended_s) if after else 0.0
-        start = after or (None if has_kept else attempts[0])  # if nothing was kept, the first start was wasted, too
+        start = after or (None if has_progress else attempts[0])  # if nothing was kept, the first start was wasted, too
         found.append(
             Interruption(
                 run_id=attempt.run_id,
@@ -89,7 +88,7 @@ def interruptions_of(
                 lost_device_s=spent_s[attempt.attempt, "lost"],
                 stalled_device_s=spent_s[attempt.attempt, "stalled"],
                 startup_device_s=spent_s[start.attempt, "startup"] if start else 0.0,
-                waited_device_s=gap_s * after.world_size if after else 0.0,
+                waited_device_s=max(0.0, after.started_s - attempt.ended_s) * after.world_size if after else 0.0,
             )
         )
     return found

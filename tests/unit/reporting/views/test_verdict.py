@@ -96,9 +96,11 @@ def test_a_margin_is_named_where_there_is_one(compared, verdict, allowed_loss, s
 
 def test_of_one_run_each_the_verdict_says_that_other_seeds_are_unknown(compared, capsys):
     page = compared(0.05)
-    said = "One run each: what other seeds would give is unknown."
+    sentence = "One run each: what other seeds would give is unknown."
     print_document(comparison_document(page))
-    assert said in " ".join(capsys.readouterr().out.split()) and said in render_document(comparison_document(page))
+    assert sentence in " ".join(capsys.readouterr().out.split()) and sentence in render_document(
+        comparison_document(page)
+    )
     assert "seed" not in comparison_verdict(compared(0.0)).sentence, "equal weights are equal"
 
 
