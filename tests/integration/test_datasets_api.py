@@ -48,15 +48,15 @@ def test_what_a_build_changed_is_said_in_python_as_by_the_command(
     file.write_text(f"{TICKETS},1\n,0\n")
     options = {"tokenizer": "new:1000", "max_tokens": 4, "text": "text", "label": "label"}
     assay.Dataset.build(file, out=tmp_path / "in python", **options)
-    said = capfd.readouterr().err
-    assert "left out 2 rows without text (the first: " in said and "read 62 rows, kept 60" in said
-    assert "doubled: 30 rows whose text an earlier row has (drop='doubled')" in said
-    assert re.search(r"the new tokenizer has \d+ tokens, not 1,000", said)
-    assert f"\nnext: assay.Recipe.new('{tmp_path}/in python').save('recipe.yaml')\n" in said
-    assert "--" not in said
+    printed_report = capfd.readouterr().err
+    assert "left out 2 rows without text (the first: " in printed_report and "read 62 rows, kept 60" in printed_report
+    assert "doubled: 30 rows whose text an earlier row has (drop='doubled')" in printed_report
+    assert re.search(r"the new tokenizer has \d+ tokens, not 1,000", printed_report)
+    assert f"\nnext: assay.Recipe.new('{tmp_path}/in python').save('recipe.yaml')\n" in printed_report
+    assert "--" not in printed_report
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     printed = run_command("data", "build", str(file), f"--out={tmp_path / 'by command'}", *flags, is_json=False)
-    for line in said.partition("read 62")[2].splitlines()[1:]:
+    for line in printed_report.partition("read 62")[2].splitlines()[1:]:
         assert "drop=" in line or "next:" in line or "max_tokens" in line or line in printed
 
 

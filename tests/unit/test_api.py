@@ -13,10 +13,12 @@ import pytest
 from nbclient import NotebookClient
 
 import assay
-from assay.api.commands import flags_of, run_command
+from assay.api.commands import run_command
 from assay.api.report import Report
 from assay.cli.wording import KEYWORDS, in_python
 from assay.reporting.document import Document
+from assay.reporting.views.view import View
+from assay.workflows.processes.foreground import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 
@@ -205,3 +207,21 @@ def test_a_wrong_override_is_called_one() -> None:
     values = {"name": "first", "data": {"dataset": "d", "split": {"type": "hash"}}, "method": {"type": "sft"}}
     with pytest.raises(assay.AssayError, match=r"trainer\.learning_rate \(override\): no such key"):
         assay.Recipe(values, "trainer.learning_rate=1")
+
+
+def test_a_notebook_shows_a_recipe_and_no_long_views(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    values = {"name": "<first>", "data": {"dataset": "d", "split": {"type": "hash"}}, "loader": {}}
+    encoder = {"type": "new", "vocab_size": 99, "hidden_size": 16}
+    recipe = assay.Recipe(values | {"method": {"encoder": encoder}})
+    assert recipe._repr_html_().startswith("<pre>name: &lt;first&gt;\n")
+    assert repr(assay.runs()) == "no runs" and assay.runs() == []
+    view = WideView(inner=WideView(inner=None, values=()), values=(1,) * 1_000)
+    assert repr(view) == "WideView(inner=<WideView>, values=<1000 values>)"
+
+
+class WideView(View):
+    """A view of many values."""
+
+    inner: "WideView | None"
+    values: tuple[int, ...]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from assay.api.commands import flags_of, path_text, run_command
+from assay.api.commands import path_text, run_command
 from assay.api.report import Report
 from assay.api.training import Run
 from assay.base.config import read_config_file
@@ -14,6 +14,7 @@ from assay.cli.wording import worded
 from assay.records.decision import Decision, Recommendation
 from assay.records.statement import Statement
 from assay.reporting.documents.memo import Memo, memo_document
+from assay.workflows.processes.foreground import flags_of
 
 
 @worded

@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any
 
 from assay.base.errors import AssayError, ConfigError
-from assay.cli.wording import KEYWORDS, in_python
-from assay.workflows.processes.foreground import run_in_foreground
+from assay.cli.wording import in_python
+from assay.workflows.processes.foreground import flags_of, run_in_foreground
 
 
 def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = (0,)) -> str:
-    """Run a command of assay and return its output; its progress stays on stderr, and its error is raised.
-
-    Ctrl-C goes to the command, which commits what it is doing and stops; then `KeyboardInterrupt` is raised.
-    """
+    """Run a command and return its output; raise its error, or `KeyboardInterrupt` once it has stopped on Ctrl-C."""
     check_overrides(arguments)
+    if wrong := next((name for name in arguments[1:] if name in ("--help", "--help-all")), ""):
+        raise ConfigError(in_python(f"No such option '{wrong}'.", arguments))
     flags = ["--json"] if is_json else []
     reworded = partial(in_python, arguments=arguments)
     found = run_in_foreground([*arguments, *flags], module="assay.api", reworded=reworded)
@@ -38,21 +37,6 @@ def start_training(arguments: Sequence[str], workers: int | str, options: Mappin
         raise ConfigError(f"with these options, no run is started. The command printed:\n{printed}") from None
 
 
-def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """Return options of Python as those of a command: `run_id="first"` as `--run-id=first`; each of a list."""
-    flags = []
-    for name, value in options.items():
-        if name in ("help", "help_all"):
-            raise ConfigError(f"There is no keyword '{name}'. {KEYWORDS}")
-        option = f"--{name.replace('_', '-')}"
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if one is False and name == "requeue":
-                flags.append("--no-requeue")
-            elif one is not None and one is not False:  # 0 is a value
-                flags.append(option if one is True else f"{option}={one}")
-    return flags
-
-
 def path_text(path: object, *, of: str, hint: str) -> str:
     """Return a path as text. Raises `ConfigError`, which begins with `of`, for anything else."""
     if isinstance(path, str | os.PathLike):
@@ -62,7 +46,5 @@ def path_text(path: object, *, of: str, hint: str) -> str:
 
 def check_overrides(overrides: Sequence[object]) -> None:
     """Raise `ConfigError` for an override that is not a text."""
-    for override in overrides:
-        if not isinstance(override, str):
-            found = type(override).__name__
-            raise ConfigError(f"overrides are texts such as 'trainer.epochs=2'; found a {found}: {override!r:.60}.")
+    if wrong := [override for override in overrides if not isinstance(override, str)]:
+        raise ConfigError(f"overrides are texts such as 'trainer.epochs=2'; found a {type(wrong[0]).__name__}.")

@@ -4,13 +4,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from assay.api.commands import flags_of, path_text, run_command
+from assay.api.commands import path_text, run_command
 from assay.api.report import Report
 from assay.base.errors import DataError
 from assay.cli.wording import worded
 from assay.data.dataset.dataset import Dataset as OpenedDataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE, check_is_dataset
 from assay.records.dataset import DatasetManifest
+from assay.workflows.processes.foreground import flags_of
 
 DATASETS = Path("datasets")
 """Where a dataset is found by its name, as in the examples of the commands."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +56,7 @@ class Recipe:
         from assay.api.datasets import Dataset
         from assay.workflows.new_recipe import new_recipe
 
-        folder = dataset.folder if isinstance(dataset, Dataset) else Path(dataset)
+        folder = dataset.folder if isinstance(dataset, Dataset) else Dataset(dataset).folder
         model = None if model is None else str(model)
         found = new_recipe(folder, name=name, model=model, epochs=epochs, method=method)
         return cls(yaml.safe_load(found.text))
@@ -83,3 +84,6 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"Recipe({self._keys.name!r}, {self._keys.method.type})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"

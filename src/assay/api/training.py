@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from assay.api.commands import flags_of, run_command, start_training
+from assay.api.commands import run_command, start_training
 from assay.api.recipes import Recipe
 from assay.api.report import Report
 from assay.base.clock import SystemClock
@@ -22,9 +22,11 @@ from assay.records.replay import ReplayReport
 from assay.records.run import AT_WORK, RunStatus
 from assay.reporting.views.runs.run import RunView
 from assay.store.metrics.curves import Curve
+from assay.workflows.processes.foreground import flags_of
 
 if TYPE_CHECKING:
     from assay.reporting.views.check import CheckView
+    from assay.reporting.views.runs.run_list import RunLine
 
 RecipeSource = str | Path | Mapping[str, Any] | Recipe
 POLL_S = 0.5
@@ -138,19 +140,14 @@ class Run:
 
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait until the run has ended, and has been evaluated. Raises `TimeoutError` after `timeout_s` seconds."""
+        from assay.launchers.launches import has_process
+
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (status := self.status) in AT_WORK or self._is_being_evaluated():
+        while (status := self.status) in AT_WORK or has_process(self._home, self.id):
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise TimeoutError(f"run '{self.id}' is {status} after {timeout_s} s.")
             time.sleep(POLL_S)
         return self
-
-    def _is_being_evaluated(self) -> bool:
-        """Return whether the run is no longer trained, but its process or job still works on it."""
-        from assay.launchers.launches import last_launch, state_of
-
-        last = last_launch(self._home.run(self.id)) if self._home.has_run(self.id) else None
-        return last is not None and state_of(last) in ("queued", "running")
 
 
 @overload
@@ -190,8 +187,7 @@ def _recipe_file(recipe: str | Path | Mapping[str, Any] | Recipe, overrides: Seq
 
     if isinstance(recipe, str | Path):
         if is_pipeline(regular(Path(recipe))):
-            train_it = f"'assay train {recipe}' trains its stages"
-            raise ConfigError(f"{recipe}: a pipeline, not a recipe. {train_it}, and assay.runs() then has their runs.")
+            raise ConfigError(f"{recipe}: a pipeline, not a recipe. In a shell, 'assay train' trains its stages.")
         yield [str(recipe), *overrides]
         return
     checked = Recipe(recipe.values if isinstance(recipe, Recipe) else recipe, *overrides)
@@ -199,16 +195,32 @@ def _recipe_file(recipe: str | Path | Mapping[str, Any] | Recipe, overrides: Seq
         yield [str(checked.save(Path(folder) / "recipe.yaml"))]
 
 
-def runs() -> list[Run]:
+class RunList(list[Run]):
+    """Runs, the newest first; `print` and a notebook show them as `assay runs list` does."""
+
+    def __init__(self, lines: Sequence["RunLine"]) -> None:
+        from assay.reporting.documents.runs.run_list import runs_table
+        from assay.reporting.terminal.table import print_table
+
+        super().__init__(Run(line.run_id) for line in lines)
+        table = runs_table(lines, now_s=SystemClock().now_s())
+        self._report = Report(lines, lambda: print_table(table) if lines else print("no runs"))
+
+    def __repr__(self) -> str:
+        return repr(self._report)
+
+    def _repr_html_(self) -> str:
+        return self._report._repr_html_()
+
+
+def runs() -> RunList:
     """Return the runs on record, the newest first."""
-    home = current_home()
-    if home.find_ledger() is None:
-        return []
     from assay.reporting.views.runs.run_list import run_lines
 
+    if (home := current_home()).find_ledger() is None:
+        return RunList([])
     with ledger_with_runs(home) as ledger:
-        newest = sorted(run_lines(ledger), key=lambda line: -line.created)
-    return [Run(line.run_id) for line in newest]
+        return RunList(sorted(run_lines(ledger), key=lambda line: -line.created))
 
 
 def run(run_id: str) -> Run:

@@ -17,6 +17,7 @@ CALLS = {
     ("train",): "train",
     ("train", "new"): "Recipe.new",
     ("train", "stop"): "run({}).stop",
+    ("runs",): "runs",
     ("runs", "list"): "runs",
     ("runs", "show"): "run({}).report",
     ("runs", "audit"): "run({}).audit",
@@ -56,6 +57,8 @@ def worded(subject: SubjectT) -> SubjectT:
         for name, member in vars(subject).items():
             if isfunction(member):
                 setattr(subject, name, worded(member))
+            elif isinstance(member, classmethod):
+                setattr(subject, name, classmethod(worded(member.__func__)))
         return subject
 
     @wraps(subject)

@@ -9,6 +9,7 @@ from assay.base.json_log import plain_log
 from assay.launchers.launcher import LauncherModule, LaunchState, SchedulerModule
 from assay.records.launch import Launch, LaunchKind
 from assay.records.run import Run
+from assay.store.home import Home
 from assay.store.launches import saved_launches
 
 SCHEDULERS: Mapping[LaunchKind, str] = {
@@ -66,3 +67,9 @@ def last_launch(run: Run) -> Launch | None:
     """Return the newest launch of a run; None if the run was never started."""
     launches = saved_launches(run)
     return launches[-1] if launches else None
+
+
+def has_process(home: Home, run_id: str) -> bool:
+    """Return whether the process or job that trains a run lives, which then evaluates and audits it."""
+    last = last_launch(home.run(run_id)) if home.has_run(run_id) else None
+    return last is not None and state_of(last) in ("queued", "running")

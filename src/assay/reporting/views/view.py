@@ -2,7 +2,7 @@
 it. One function builds each view from records. Renderers add no facts of their own. docs/json.md is generated
 from the views' fields. Where a record has exactly the facts needed, it is used without a view."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Self
 
@@ -10,6 +10,11 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from assay.base.clock import utc_text
 from assay.records.record import Record
+
+
+class _Unquoted(str):
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class View(BaseModel):
@@ -23,6 +28,14 @@ class View(BaseModel):
         fields."""
         shared = {name: getattr(fact, name) for name in _field_names(cls) if name not in others}
         return cls(**shared, **others)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield single values for `repr`; of others only how many there are, or their class."""
+        for name, value in self:
+            if isinstance(value, tuple | list | Mapping) and value:
+                yield name, _Unquoted(f"<{len(value)} values>")
+            else:
+                yield name, _Unquoted(f"<{type(value).__name__}>") if isinstance(value, BaseModel) else value
 
     def to_json(self) -> str:
         """Return JSON; infinity and NaN become null."""

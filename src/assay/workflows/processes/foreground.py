@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_LINES = 100
 """Longest error: a run may go on after a line that looks like one, and print for hours."""
@@ -60,6 +60,19 @@ def run_in_foreground(arguments: Sequence[str], *, module: str, reworded: Callab
         output = printed.read()
     _show(reworded(before))
     return CommandResult(process.returncode, output, error, bool(interrupts))
+
+
+def flags_of(options: Mapping[str, Any]) -> list[str]:
+    """Return options of Python as those of a command: `run_id="first"` as `--run-id=first`; each of a list."""
+    flags = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if one is False and name == "requeue":
+                flags.append("--no-requeue")
+            elif one is not None and one is not False:  # 0 is a value
+                flags.append(option if one is True else f"{option}={one}")
+    return flags
 
 
 @contextmanager
