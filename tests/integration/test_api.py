@@ -72,8 +72,12 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
         assert run.status in ("launched", "running"), run.report()
     with pytest.raises(TimeoutError, match="run 'behind' is running after"):
         run.wait(timeout_s=0.1)
+    with pytest.raises(assay.AssayError, match=r"not been evaluated: it is running\. Compare it once it has ended"):
+        assay.compare(run, run)
     run.stop()
     stopped = run.wait(timeout_s=240).view()
+    with pytest.raises(assay.AssayError, match=r"it is preempted\. Finish it with assay\.run\('behind'\)\.resume\(\)"):
+        assay.compare(run, run)
     assert stopped.status == "preempted" and 0 < stopped.step < stopped.total_steps
     with pytest.raises(assay.AssayError, match="a run's recipe never changes") as wrong:
         assay.train("trainer.epochs=1", resume="behind")

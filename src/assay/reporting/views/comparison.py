@@ -11,11 +11,13 @@ from assay.base.config import changed_leaves
 from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Estimate, Metric
+from assay.records.run import AT_WORK
 from assay.reporting.views.runs.run import RunView, WarningView, warning_view
 from assay.reporting.views.runs.run_page import RunPage, run_page
 from assay.reporting.views.view import View
 from assay.statistics.verdict import SliceDifference
 from assay.statistics.warnings import Warned, warnings_of_pair
+from assay.store.launches import process_state
 from assay.store.ledger.ledger import Ledger
 from assay.store.run_results import keep_comparison
 
@@ -170,14 +172,7 @@ def _candidate(
             return ComparedRun(page, _logged_comparison(*sides, allowed_loss or 0.0, written), ())
         side = next(side for side in sides if side.evaluation is None)
         ledger.run(side.run_id).check_trained_here()
-        raise DataError(
-            f"run {side.run_id} has not been evaluated: it is {side.status}"
-            + (
-                f". Finish it with 'assay train --resume {side.run_id}' first."
-                if Path(side.run_dir).is_dir()
-                else f", and its folder is gone: {side.run_dir}."
-            )
-        )
+        raise DataError(f"run {side.run_id} has not been evaluated: {why_not_evaluated(side)}")
     # Here, for scipy is large, and every screen that says a word of a run imports this module.
     from assay.statistics.evaluate import compare_evaluations
 
@@ -189,6 +184,17 @@ def _candidate(
     )
     keep_comparison(ledger, page.view.run_dir, comparison)
     return ComparedRun(page, comparison_view(comparison, *sides, page=written), slices)
+
+
+def why_not_evaluated(side: RunView) -> str:
+    """Return the state of a run without an evaluation, and what to do."""
+    if side.status in AT_WORK:
+        return f"it is {side.status}. Compare it once it has ended."
+    if any(process_state(launch) == "running" for launch in side.launches[-1:]):
+        return "that is done now. Compare it in a moment, once its process has ended."
+    if not Path(side.run_dir).is_dir():
+        return f"it is {side.status}, and its folder is gone: {side.run_dir}."
+    return f"it is {side.status}. Finish it with 'assay train --resume {side.run_id}' first."
 
 
 def _logged_comparison(baseline: RunView, candidate: RunView, allowed_loss: float, written: str) -> ComparisonView:

@@ -1,0 +1,35 @@
+"""A run that cannot be compared yet: what its reader is told to do depends on whether a process works on it."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.records.launch import Launch
+from assay.reporting.views.comparison import why_not_evaluated
+from assay.reporting.views.runs.run import RunView
+from assay.store.launches import process_key
+
+
+def finished(folder: Path, *, ended_s: float | None) -> RunView:
+    """A finished run that this process, or an earlier one, trained."""
+    launch = Launch(
+        run_id="first", number=1, launcher="here", job=str(os.getpid()), host=socket.gethostname(),
+        process=process_key(os.getpid()), started_by="me", started_s=1.0, world_size=1, log="", ended_s=ended_s,
+    )  # fmt: skip
+    facts: Any = {"run_id": "first", "status": "succeeded", "run_dir": str(folder), "launches": (launch,)}
+    return RunView.model_construct(**facts)
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "folder", "why"),
+    [
+        (None, ".", "that is done now. Compare it in a moment, once its process has ended."),
+        (2.0, ".", "it is succeeded. Finish it with 'assay train --resume first' first."),
+        (2.0, "gone", "it is succeeded, and its folder is gone: gone."),
+    ],
+)
+def test_a_run_is_waited_for_or_finished(ended_s: float | None, folder: str, why: str) -> None:
+    assert why_not_evaluated(finished(Path(folder), ended_s=ended_s)) == why
