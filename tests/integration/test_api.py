@@ -16,6 +16,7 @@ from assay.reporting.views.statements import statement_text
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.launches import process_key, save_launch
 from assay.store.objects import open_store
 
 pytestmark = pytest.mark.slow
@@ -94,6 +95,12 @@ def test_a_run_that_was_waited_for_has_been_evaluated(recipe: Path, capfd: pytes
     run = assay.train(recipe, on="background", run_id="behind").wait()
     fork = run.fork(step=15, on="background").wait()
     assert assay.compare(run, fork).facts[0].candidate_run_id == fork.id
+    with subprocess.Popen(["sleep", "2"]) as evaluates:
+        key = process_key(evaluates.pid)
+        save_launch(Home.from_environment().run("behind"), launcher="background", job=str(evaluates.pid), world_size=1,
+                    process=key)  # fmt: skip
+        run.wait()
+        assert evaluates.poll() == 0, "what follows training is waited for"
     run.stop()
     assert re.search(r"^run behind: .*has ended; nothing to stop\n", capfd.readouterr().err, re.MULTILINE)
 

@@ -101,6 +101,8 @@ def script(recipe: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupt", [os.kill, os.killpg], ids=["of a kernel", "at a terminal"])
 def test_ctrl_c_in_python_commits_and_then_raises(script: subprocess.Popen[str], interrupt) -> None:
+    job = int(assay.run("pressed").view().launches[-1].job)
+    assert os.getpgid(job) == job, "a terminal's Ctrl-C and the script's would count as two"
     interrupt(script.pid, signal.SIGINT)
     output, _ = script.communicate(timeout=120)
     assert script.returncode == -signal.SIGINT and "KeyboardInterrupt" in output, output
