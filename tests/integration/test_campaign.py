@@ -136,7 +136,7 @@ def _assert_recorded_noise_is_used_for_the_same_request_only(campaign_file: Path
     output = power("")
     assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in output
     fresh = power("", name="right", score="correct")
-    (counted,), (measured,) = re.findall(r"20% of (\d+) ind", fresh), re.findall(r"2 seeds and (\d+) ", output)
+    (counted,), (measured,) = re.findall(r"20% of (\d+) eff", fresh), re.findall(r"2 seeds and (\d+) ", output)
     assert counted == measured, "the same rows are as many independent ones, whoever counts"
     for other in (", where: {language: de}", ", cluster: null", ", cluster: language"):
         assert "power: unknown before the first look" in power(other), other
