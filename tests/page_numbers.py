@@ -115,7 +115,7 @@ def numbers_of(heading: str, text: str) -> Iterator[Shown]:
         plain = digits.replace(",", "")
         mantissa, _, exponent = plain.partition("e")
         decimals = len(mantissa.partition(".")[2]) - int(exponent or 0)
-        scales = (UNIT_SCALES[unit],) if unit else SCALES
+        scales: tuple[float, ...] = (UNIT_SCALES[unit],) if unit else SCALES
         if "points" in text:
             scales = (100.0, 1.0) if " nats " in text else (100.0,)
         yield Shown(heading, text, float(plain), 0.500001 * 10.0**-decimals, scales)
