@@ -155,7 +155,7 @@ def _existing_run(home: Home, run_id: str) -> Run | None:
             f"run '{run_id}' exists in {home.folder}, and it was not recorded by assay.record. Choose another name."
         )
     launch = next(reversed(saved_launches(run)), None)
-    if launch is not None and process_state(launch) == "running" and launch.job != str(os.getpid()):
+    if launch is not None and process_state(launch) == "running":
         raise ConfigError(
             f"run '{run_id}' is being recorded by {launch.where()}. Runs at the same time need names of their own; "
             "if that process is stuck, end it."

@@ -62,8 +62,7 @@ def end_launch_here(run: Run) -> Launch | None:
     from assay.store.objects import FolderStore  # without retries: the end of the process says it, too
 
     last = next(reversed(saved_launches(run)), None)
-    ours = ("here", socket.gethostname(), str(os.getpid()), None)
-    if last is None or (last.launcher, last.host, last.job, last.ended_s) != ours:
+    if last is None or not is_open_here(last):
         return None
     ended = last.model_copy(update={"ended_s": SystemClock().now_s()})
     FolderStore(Path(run.run_dir)).put(f"launches/{last.number:04d}.json", ended.to_json().encode())
@@ -106,6 +105,11 @@ def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
     if not launch.is_process() or launch.host != socket.gethostname():
         return "elsewhere"
     is_alive = launch.process == process_key(int(launch.job))
-    # A launch in this process is ended on record; a background process that asks about itself is done with the run.
-    is_done = launch.launcher != "here" and int(launch.job) == os.getpid()
-    return "running" if is_alive and not is_done else "ended"
+    # Who trains does not ask: a process that asks about itself is done with the run, unless that is a recorded one.
+    return "running" if is_alive and int(launch.job) != os.getpid() else "ended"
+
+
+def is_open_here(launch: Launch) -> bool:
+    """Return whether a launch is in this process, and its end is not on record."""
+    ours = ("here", socket.gethostname(), str(os.getpid()), None)
+    return (launch.launcher, launch.host, launch.job, launch.ended_s) == ours

@@ -8,7 +8,7 @@ from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AUC, ClassifierEvaluation, Metric, evaluation_from_json
 from assay.records.launch import Launch
 from assay.records.run import Attempt, ImportedFrom, Run, RunStatus
-from assay.store.launches import process_state
+from assay.store.launches import is_open_here, process_state
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.tables import UNFINISHED
@@ -73,7 +73,7 @@ def run_status(
     if last == "preempted":
         return "preempted"
     state = process_state(launch) if launch is not None and launch.process else "elsewhere"
-    if state == "running":
+    if state == "running" or (imported is not None and launch is not None and is_open_here(launch)):
         return "running"  # be it between two attempts
     if last in ("killed", "failed"):
         return "failed"
