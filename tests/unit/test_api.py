@@ -166,6 +166,9 @@ def test_a_keyword_becomes_the_option_that_it_names() -> None:
         ("'assay runs delete a' frees them", "'assay runs delete a' frees them"),
         ("--workers x: a number", "workers=x: a number"),
         ("--on background, or --other-device", "on='background', or other_device=True"),
+        ("needs --on kubernetes or --on ray.", "needs on='kubernetes' or on='ray'."),
+        ("Add '--on background'.", "Add on='background'."),
+        ("--workers 8..64: a range", "workers=8..64: a range"),
         ("an option of sbatch: --gpus-per-gnome=8", "an option of sbatch: --gpus-per-gnome=8"),
         ("No such option '--wokers'.", f"There is no keyword 'wokers'. {KEYWORDS}"),
     ],
@@ -225,3 +228,14 @@ class WideView(View):
 
     inner: "WideView | None"
     values: tuple[int, ...]
+
+
+def test_a_path_that_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for refused in (
+        lambda: assay.Recipe("name: first\n" * 100),
+        lambda: assay.Dataset("d" * 400),
+        lambda: assay.Recipe(tmp_path / "file" / "recipe.yaml"),
+    ):
+        with pytest.raises(assay.AssayError, match="Check the path and its permissions"):
+            refused()

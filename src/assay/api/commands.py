@@ -19,7 +19,7 @@ def run_command(*arguments: str, is_json: bool = True, accepts: Sequence[int] = 
     flags = ["--json"] if is_json else []
     reworded = partial(in_python, arguments=arguments)
     found = run_in_foreground([*arguments, *flags], module="assay.api", reworded=reworded)
-    error = AssayError(reworded(found.error) or f"'assay {' '.join(arguments[:2])}' failed.")
+    error = AssayError(reworded(found.error) or f"assay {arguments[0]} failed; what it printed says why.")
     error.exit_code = found.exit_code
     if found.is_interrupted:
         raise KeyboardInterrupt from error if found.error else None

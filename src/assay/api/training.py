@@ -110,12 +110,12 @@ class Run:
         with ledger_with_runs(self._home, self.id) as ledger:
             return ledger.benchmark_results(self.id)
 
-    def export(self, folder: str | Path, *, step: int | None = None) -> Path:
+    def export(self, folder: str | Path, *, step: int | None = None, **options: Any) -> Path:
         """Write the model of a commit to a new folder that transformers loads, and return the folder.
 
-        `folder`: must not exist. `step`: of the commit, by default the last one.
+        `step`: of the commit, by default the last one. `options`: those of `assay runs export`, such as `force=True`.
         """
-        run_command("runs", "export", self.id, f"--out={folder}", *([] if step is None else [f"--step={step}"]))
+        run_command("runs", "export", self.id, f"--out={folder}", *flags_of({"step": step, **options}))
         return Path(folder)
 
     def resume(self, *, workers: int | str = 1, **options: Any) -> "Run":

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from assay.base.errors import AssayError
+from assay.base.errors import known_error, path_error
 
 SubjectT = TypeVar("SubjectT", bound=Callable[..., Any])
 KEYWORDS = "Keywords are the command's options, with underscores; keys of a recipe are texts: 'trainer.epochs=2'."
@@ -33,7 +33,7 @@ CALLS = {
 """A command -> its call; the braces take its first argument."""
 _COMMAND = re.compile(r"'assay ([^']+)'|^(next: | +)assay (.+)$", re.MULTILINE)
 """A command for a shell inside a sentence, or on a line of its own."""
-_OPTION = re.compile(r"(--[a-z][a-z-]*)(?:([ =])([\w.-]+(?::(?=\s|$))?))?")
+_OPTION = re.compile(r"(--[a-z][a-z-]*)(?:([ =])([\w-]+(?:\.[\w-]+)*(?::(?=\s|$))?))?")
 """An option in a sentence, and the word after it, which may be its value."""
 
 
@@ -65,9 +65,11 @@ def worded(subject: SubjectT) -> SubjectT:
     def call(*arguments: Any, **options: Any) -> Any:
         try:
             return subject(*arguments, **options)
-        except AssayError as error:
-            error.args = (in_python(str(error), ()),)
-            raise
+        except Exception as error:
+            if (known := known_error(error) or path_error(error)) is None:
+                raise
+            known.args = (in_python(str(known), ()),)
+            raise known from (error.__cause__ if known is error else error)
 
     return cast("SubjectT", call)
 
@@ -86,7 +88,7 @@ def _with_keywords(text: str, arguments: Sequence[str]) -> str:
         equals = "=" if re.match(r"[A-Z]{2}|\d|.*:$", value) else after
         return f"{name}{equals}{value}"
 
-    return _OPTION.sub(keyword_of, text)
+    return re.sub(r"'(\w+='[^']*')'", r"\1", _OPTION.sub(keyword_of, text))
 
 
 def _call_of(line: str) -> str | None:
