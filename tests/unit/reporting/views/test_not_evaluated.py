@@ -14,10 +14,10 @@ from assay.store.launches import process_key
 
 
 def finished(folder: Path, *, ended_s: float | None) -> RunView:
-    """A finished run that this process, or an earlier one, trained."""
+    """A finished run whose process, that started this one, lives, or has recorded its end."""
     launch = Launch(
-        run_id="first", number=1, launcher="here", job=str(os.getpid()), host=socket.gethostname(),
-        process=process_key(os.getpid()), started_by="me", started_s=1.0, world_size=1, log="", ended_s=ended_s,
+        run_id="first", number=1, launcher="here", job=str(os.getppid()), host=socket.gethostname(),
+        process=process_key(os.getppid()), started_by="me", started_s=1.0, world_size=1, log="", ended_s=ended_s,
     )  # fmt: skip
     facts: Any = {"run_id": "first", "status": "succeeded", "run_dir": str(folder), "launches": (launch,)}
     return RunView.model_construct(**facts)
