@@ -184,18 +184,23 @@ def _difference_of_shares(
 def _exact_bounds(differences: Float64[np.ndarray, "row"], clusters: Clusters) -> tuple[float, float]:
     """Return the largest plausible loss and gain of a share (Clopper & Pearson 1934), for few rows that differ.
 
-    Trials are clusters, as many as would weigh the same. One that differs loses or gains at most the share of its rows
-    that an observed one does, or the least one of `interval`; any share if none is observed.
+    Trials are clusters, as many as would weigh the same, or fewer if those that differ are larger. One that differs
+    loses or gains at most the share of its rows that an observed one does, or the least one of `interval`; any share if
+    none is observed. If half of the trials differ, there is no bound: a few clusters do not show how much others lose.
     """
     sizes = cluster_sums(np.ones(differences.size), clusters)
     size = float(sizes @ sizes) / differences.size
-    trials = differences.size / size
     changed = [cluster_sums(np.maximum(sign * differences, 0.0), clusters) / sizes for sign in (-1.0, 1.0)]
     most = max(float(part.max()) for part in changed)
     amount = max(most, size**-0.5) if most else 1.0
-    counts = [min(float(np.count_nonzero(part)), trials - 1e-9) for part in changed]
-    lost, gained = (amount * float(betaincinv(k + 1.0, trials - k, 0.5 + CONFIDENCE / 2)) for k in counts)
-    return lost, gained
+    bounds = []
+    for differing in (sizes[part > 0.0] for part in changed):
+        count, size_of_these = differing.size, float(differing @ differing) / max(float(differing.sum()), 1.0)
+        trials = differences.size / max(size, size_of_these)
+        is_rare = 2 * count < trials
+        rate = float(betaincinv(count + 1.0, trials - count, 0.5 + CONFIDENCE / 2)) if is_rare else 1.0
+        bounds.append(amount * rate if is_rare else 1.0)
+    return bounds[0], bounds[1]
 
 
 def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:

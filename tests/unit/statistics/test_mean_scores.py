@@ -183,8 +183,8 @@ def test_runs_that_never_differ_may_differ_on_a_row_that_was_not_seen(tmp_path):
 def test_a_difference_of_shares_is_no_larger_than_a_share(tmp_path):
     accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
     found = compared(tmp_path, np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0]), accuracy)
-    bounds = [stats.binomtest(count, 3).proportion_ci(method="exact").high for count in (1, 2)]
-    assert (-found.difference.low, found.difference.high) == pytest.approx(bounds)
+    exact = stats.binomtest(1, 3).proportion_ci(method="exact").high
+    assert (-found.difference.low, found.difference.high) == pytest.approx((exact, 1.0))
 
 
 def test_other_rows_and_other_metrics_are_refused(tmp_path):
@@ -237,3 +237,26 @@ def test_few_changed_rows_in_unequal_clusters_are_covered(clusters, mean_size, w
         covered += found.low <= better - worse <= found.high
         assert found.high - found.low < 0.6
     assert covered / 300 >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("sizes", "worse"),
+    [
+        ([20] * 10 + [1] * 1000, [0.5] * 10 + [0.0] * 1000),
+        ([20] * 20 + [1] * 300, [0.3] * 20 + [0.0] * 300),
+        ([21, 12], [0.3] * 2),
+        ([21, 12, 5], [0.3] * 3),
+    ],
+    ids=["ten large of a thousand", "twenty large", "two", "three"],
+)
+@pytest.mark.parametrize("alike", [False, True])
+def test_clusters_are_covered_where_large_ones_change_most_and_where_few_are(sizes, worse, alike) -> None:
+    rng, covered, num_trials = np.random.default_rng(11), 0, 300
+    of_row = np.arange(len(sizes)).repeat(sizes)
+    rates = np.array(worse)[of_row]
+    for _ in range(num_trials):
+        noise = rng.random(len(sizes))[of_row] if alike else rng.random(of_row.size)
+        found = paired_shares(-(noise < rates).astype(float), of_row)
+        assert found.low < found.value or found.value == -1.0, "an estimate is no bound of itself"
+        covered += found.low <= -rates.mean() <= found.high
+    assert covered / num_trials >= 0.93
