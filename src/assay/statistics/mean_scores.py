@@ -165,15 +165,13 @@ def _paired(
     found = mean_estimate(differences, clusters)
     if not weights_equal and found.low is not None:
         if metric.unit == "share":
-            found = _difference_of_shares(differences, clusters, method=found.method)
+            found = _share_difference(differences, clusters, method=found.method)
         elif not differences.any():
             found = Estimate(value=0.0, method=f"{found.method}: undefined, {NONE_DIFFERS}")
     return found.model_copy(update={"method": f"paired, {found.method}"})
 
 
-def _difference_of_shares(
-    differences: Float64[np.ndarray, "row"], clusters: Clusters | None, *, method: str
-) -> Estimate:
+def _share_difference(differences: Float64[np.ndarray, "row"], clusters: Clusters | None, *, method: str) -> Estimate:
     mean, counts = float(differences.mean()), None if clusters is None else np.ones(differences.size)
     error = clustered_variance((differences - mean) / differences.size, clusters, counts, largest=1.0)
     half_width = float(stdtrit(error.degrees, 0.5 + CONFIDENCE / 2) * np.sqrt(error.variance))
@@ -185,21 +183,18 @@ def _exact_bounds(differences: Float64[np.ndarray, "row"], clusters: Clusters) -
     """Return the largest plausible loss and gain of a share (Clopper & Pearson 1934), for few rows that differ.
 
     Trials are clusters, as many as would weigh the same, or fewer if those that differ are larger. One that differs
-    loses or gains at most the share of its rows that an observed one does, or the least one of `interval`; any share if
-    none is observed. If half of the trials differ, there is no bound: a few clusters do not show how much others lose.
+    does so in at most the share of its rows that an observed one does, or the least one of `interval`; without any, in
+    all. If half of the trials differ, there is no bound: a few clusters do not show by how much others do.
     """
-    sizes = cluster_sums(np.ones(differences.size), clusters)
+    sizes, tail = cluster_sums(np.ones(differences.size), clusters), 0.5 + CONFIDENCE / 2
     size = float(sizes @ sizes) / differences.size
     changed = [cluster_sums(np.maximum(sign * differences, 0.0), clusters) / sizes for sign in (-1.0, 1.0)]
     most = max(float(part.max()) for part in changed)
-    amount = max(most, size**-0.5) if most else 1.0
-    bounds = []
+    amount, bounds = max(most, size**-0.5) if most else 1.0, []
     for differing in (sizes[part > 0.0] for part in changed):
-        count, size_of_these = differing.size, float(differing @ differing) / max(float(differing.sum()), 1.0)
-        trials = differences.size / max(size, size_of_these)
-        is_rare = 2 * count < trials
-        rate = float(betaincinv(count + 1.0, trials - count, 0.5 + CONFIDENCE / 2)) if is_rare else 1.0
-        bounds.append(amount * rate if is_rare else 1.0)
+        own_size, count = float(differing @ differing) / max(float(differing.sum()), 1.0), differing.size
+        trials = differences.size / max(size, own_size)
+        bounds.append(amount * float(betaincinv(count + 1, trials - count, tail)) if 2 * count < trials else 1.0)
     return bounds[0], bounds[1]
 
 
