@@ -315,6 +315,15 @@ def test_a_run_is_running_for_the_process_that_records_it(home: Home) -> None:
     assert view(home).status == "succeeded"
 
 
+def test_a_run_that_goes_on_after_its_end_has_as_many_steps_as_it_makes(home: Home) -> None:
+    for last in (3, 8):
+        with record("digits/first") as run:
+            train(run, range(last - 2, last + 1))
+            seen, listed = view(home), json.loads(AssayAt(home.folder)("runs", "list", "--json").out)[0]
+            assert (seen.step, seen.total_steps, listed["step"], listed["total_steps"]) == (last, last, last, last)
+    assert view(home).total_steps == 8
+
+
 def test_rows_of_a_watched_loop_are_recorded_at_each_step(home: Home) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters())

@@ -137,7 +137,7 @@ def run_summaries(ledger: Ledger, *, is_unfinished: bool = False) -> list[RunSum
                 imported=run.imported,
             ),
             step=step,
-            total_steps=finished.get(run.run_id, max(run.num_steps, step)),
+            total_steps=max(finished.get(run.run_id, run.num_steps), step),
             attempts=tuple(of_run),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],

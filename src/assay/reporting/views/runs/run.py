@@ -315,7 +315,7 @@ def run_view(
     reached = last_steps(ledger, run.run_id, STEP_SECONDS if run.is_recorded() else "loss")
     attempt_views = tuple(_attempt(attempt, reached.get(attempt.attempt), phases) for attempt in attempts)
     intact = intact_commits(entries)
-    finished = next((entry for entry in entries if entry.type == "finished"), None)
+    finished = next((entry for entry in reversed(entries) if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
     step = intact[-1].step if intact else step_without_commits(ledger, run, attempts)
     launches = ledger.launches(run.run_id)
@@ -337,7 +337,7 @@ def run_view(
         failure_kind=failure_kind(status, attempts),
         created=run.created_s,
         step=step,
-        total_steps=finished.step if finished else max(run.num_steps, step),
+        total_steps=max(finished.step if finished else run.num_steps, step),
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(attempt.world_size for attempt in attempts),
         attempts=attempt_views,
