@@ -4,6 +4,7 @@ import inspect
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from assay.api.report import Report
 from assay.cli.wording import KEYWORDS, in_python
 from assay.reporting.document import Document
 from assay.reporting.views.view import View
-from assay.workflows.processes.foreground import flags_of
+from assay.workflows.processes.foreground import _passing_interrupts_on, flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 
@@ -239,3 +240,11 @@ def test_a_path_that_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(assay.AssayError, match="Check the path and its permissions"):
             refused()
+
+
+def test_ctrl_c_while_a_command_ends_raises_nothing_else() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], text=True, process_group=0) as process:
+        os.waitpid(process.pid, 0)  # as `Popen.wait` does before it sets the return code
+        with _passing_interrupts_on(process) as interrupts:
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts == [signal.SIGINT] and process.returncode is None

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 MAX_LINES = 100
@@ -82,8 +82,9 @@ def _passing_interrupts_on(process: "subprocess.Popen[str]") -> Iterator[list[in
 
     def pass_on(number: int, _: object) -> None:
         interrupts.append(number)
-        if process.returncode is None:
-            os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):  # it may have ended before its return code is known
+            if process.returncode is None:
+                os.killpg(process.pid, number)
 
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield interrupts
