@@ -26,7 +26,8 @@ def check_lines(found: CheckView) -> Iterator[str]:
     for note in found.warnings:
         yield f"note: {note}"
     if found.order.fix is not None:
-        yield f"note: loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
+        windows = f"loader.window_rows={recipe.loader.window_rows}"
+        yield f"note: {windows} mixes these rows badly; use loader.window_rows={found.order.fix.window_rows}"
     parameters = "unknown before the model is built" if found.parameters is None else f"{found.parameters:,}"
     frozen = (
         f" are trained; {found.frozen:,} are frozen (base weights of adapters, a reference model)"
