@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 import assay
 from assay.api.commands import run_command
 from assay.api.report import Report
-from assay.cli.wording import KEYWORDS, in_python
+from assay.cli.wording import FEW_KEYWORDS, KEYWORDS, in_python
 from assay.reporting.document import Document
 from assay.reporting.views.view import View
 from assay.workflows.processes.foreground import _passing_interrupts_on, flags_of
@@ -176,6 +176,17 @@ def test_a_keyword_becomes_the_option_that_it_names() -> None:
 )
 def test_a_sentence_of_a_command_is_worded_for_python(printed: str, python: str) -> None:
     assert in_python(printed, ("train", "recipe.yaml")) == python
+
+
+def test_a_call_in_a_sentence_has_only_keywords_that_it_takes() -> None:
+    for call, keywords in FEW_KEYWORDS.items():
+        found = assay.Run if call.startswith("run({})") else assay
+        for name in call.removeprefix("run({}).").split("."):
+            found = getattr(found, name)
+        assert {*keywords} <= {*inspect.signature(found).parameters}, call
+    for command in ("assay runs replay a --step 3 --explain", "assay runs show a --json"):
+        assert in_python(f"see '{command}'", ()) == f"see '{command}'"
+    assert in_python("'assay decide compare a b --allowed-loss 0.5'", ()) == "assay.compare('a', 'b', allowed_loss=0.5)"
 
 
 def test_what_is_raised_and_reported_in_this_process_is_worded_for_python(

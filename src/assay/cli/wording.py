@@ -14,23 +14,19 @@ from assay.base.errors import known_error, path_error
 SubjectT = TypeVar("SubjectT", bound=Callable[..., Any])
 KEYWORDS = "Keywords are the command's options, with underscores; keys of a recipe are texts: 'trainer.epochs=2'."
 CALLS = {
-    ("train",): "train",
-    ("train", "new"): "Recipe.new",
-    ("train", "stop"): "run({}).stop",
-    ("runs",): "runs",
-    ("runs", "list"): "runs",
-    ("runs", "show"): "run({}).report",
-    ("runs", "audit"): "run({}).audit",
-    ("runs", "replay"): "run({}).replay",
-    ("eval", "work"): "run({}).evaluate",
-    ("data", "build"): "Dataset.build",
-    ("data", "index"): "Dataset.index",
-    ("decide", "compare"): "compare",
-    ("decide", "run"): "decide",
-    ("decide", "show"): "Campaign({}).memo",
-    ("decide", "again"): "Campaign({}).decide_again",
-}
+    ("train",): "train", ("train", "new"): "Recipe.new", ("train", "stop"): "run({}).stop",
+    ("runs",): "runs", ("runs", "list"): "runs", ("runs", "show"): "run({}).report",
+    ("runs", "audit"): "run({}).audit", ("runs", "replay"): "run({}).replay", ("eval", "work"): "run({}).evaluate",
+    ("data", "build"): "Dataset.build", ("data", "index"): "Dataset.index",
+    ("decide", "compare"): "compare", ("decide", "run"): "decide",
+    ("decide", "show"): "Campaign({}).memo", ("decide", "again"): "Campaign({}).decide_again",
+}  # fmt: skip
 """A command -> its call; the braces take its first argument."""
+FEW_KEYWORDS = {
+    "runs": (), "run({}).report": (), "run({}).audit": ("deep",), "run({}).replay": ("step", "through"),
+    "run({}).evaluate": ("suite",), "compare": ("allowed_loss",), "Recipe.new": ("name", "model", "epochs", "method"),
+}  # fmt: skip
+"""A call -> its keywords, if it does not take all options of the command."""
 _COMMAND = re.compile(r"'assay ([^']+)'|^(next: | +)assay (.+)$", re.MULTILINE)
 """A command for a shell inside a sentence, or on a line of its own."""
 _OPTION = re.compile(r"(--[a-z][a-z-]*)(?:([ =])([\w-]+(?:\.[\w-]+)*(?::(?=\s|$))?))?")
@@ -105,7 +101,8 @@ def _call_of(line: str) -> str | None:
         name, equals, value = word.partition("=")
         if (option := options.get(name)) is not None:
             value = "True" if option.is_flag else value if equals else next(rest, "...")
-            keywords.setdefault(_keyword(name), []).append(value if option.is_flag or value.isdigit() else repr(value))
+            is_plain = option.is_flag or re.fullmatch(r"\d+(\.\d+)?", value)
+            keywords.setdefault(_keyword(name), []).append(value if is_plain else repr(value))
         elif word.startswith("--"):
             return None
         else:
@@ -118,7 +115,7 @@ def _call_of(line: str) -> str | None:
         call, keywords = f"run('{run_id}').fork", keywords | ({"step": [step]} if step else {})
     elif path == ("train", "new") and (file := keywords.pop("out", None)):
         then = f".save({file[0]})"
-    if call is None or ("{}" in call and not values):
+    if call is None or ("{}" in call and not values) or not keywords.keys() <= {*FEW_KEYWORDS.get(call, keywords)}:
         return None
     call = call.format(values.pop(0)) if "{}" in call else call
     lists = {name: f"[{', '.join(found)}]" if found[1:] else found[0] for name, found in keywords.items()}
