@@ -186,6 +186,7 @@ def test_a_call_in_a_sentence_has_only_keywords_that_it_takes() -> None:
         assert {*keywords} <= {*inspect.signature(found).parameters}, call
     for command in ("assay runs replay a --step 3 --explain", "assay runs show a --json"):
         assert in_python(f"see '{command}'", ()) == f"see '{command}'"
+    assert in_python("'assay train --resume 0411'", ()) == "assay.run('0411').resume()", "an id is no number"
     assert in_python("'assay decide compare a b --allowed-loss 0.5'", ()) == "assay.compare('a', 'b', allowed_loss=0.5)"
 
 

@@ -109,7 +109,7 @@ def _call_of(line: str) -> str | None:
             values.append(repr(word))
     call, then = CALLS.get(path), ""
     if path == ("train",) and (resumed := keywords.pop("resume", None)):
-        call = f"run({resumed[0]}).resume"
+        call = "run('" + resumed[0].strip("'") + "').resume"
     elif path == ("train",) and (forked := keywords.pop("from", None)):
         run_id, _, step = forked[0].strip("'").partition("@")
         call, keywords = f"run('{run_id}').fork", keywords | ({"step": [step]} if step else {})
