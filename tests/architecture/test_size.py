@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "assay"
 LINES = {
     "agents": 250,
-    "api": 700,
+    "api": 720,
     "base": 1_700,
     "checks": 2_700,
     "cli": 8_350,
@@ -35,7 +35,7 @@ LINES = {
     "trackers": 1_750,
     "training": 13_100,
     "triage": 8_000,
-    "workers": 5_650,
+    "workers": 5_630,
     "workflows": 11_850,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""

@@ -134,3 +134,12 @@ def test_a_run_commits_and_stops_when_its_script_is_gone(script: subprocess.Pope
     wait_until(lambda: assay.run("pressed").status != "running", "the run to stop")
     view = assay.run("pressed").view()
     assert view.status == "preempted" and 8 <= view.step == view.reached_step() < 20
+
+
+@pytest.mark.slow
+def test_a_caller_that_reads_no_progress_any_more_costs_no_run(recipe: Path) -> None:
+    command = [sys.executable, "-m", "assay.api", "train", str(recipe), "--run-id", "pressed"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        process.stderr.close()
+        assert process.wait(120) == 0
+    assert assay.run("pressed").status == "succeeded"
