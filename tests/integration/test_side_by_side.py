@@ -96,7 +96,7 @@ def test_a_commit_that_sleeps_is_slower_and_its_phase_is_named(repository: CodeR
     output = repository.assay("slow", "--ab", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
     found = json.loads(output)
     assert (found["verdict"], found["phase"]) == ("slower", "compute")
-    assert found["phases"]["compute"]["difference_s"] == pytest.approx(0.06, abs=0.03)
+    assert 0.03 < found["phases"]["compute"]["difference_s"] < 0.2  # 0.06, and more where other work has the cores
     assert found["low"] > 1.0 and found["what"] == "commits"
     assert found["sources"]["A"] == line.quick and found["b"].endswith("(words only)")
 

@@ -165,9 +165,7 @@ def test_several_workers_would_repeat_rows_and_are_refused(datasets: dict[int, P
     read = DataLoader(loader_of(datasets[53]), batch_size=None, num_workers=2, multiprocessing_context="fork")
     with pytest.raises(Exception, match="use num_workers=0, or 1") as refused:
         list(read)
-    traceback.clear_frames(
-        refused.tb
-    )  # which hold torch's iterator: a garbage collection would wait for its workers
+    traceback.clear_frames(refused.tb)  # which hold torch's iterator: a garbage collection would wait for its workers
 
 
 def test_a_loader_can_be_sent_to_another_process(datasets: dict[int, Path]) -> None:
