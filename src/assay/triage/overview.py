@@ -66,7 +66,7 @@ def triage_ledger(ledger: Ledger, run_ids: Collection[str] = ()) -> Fleet:
     ended = [attempt for attempt in attempts if attempt.ended_s is not None]
     spent = [second for second in ledger.training_seconds() if second.run_id in runs]
     not_looked_at: dict[str, Statement] = {}
-    costs_s = failure_costs_s(attempts, spent)
+    costs_s = failure_costs_s(ledger, attempts, spent)
     recorded = _try_compute(
         "failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts, (), costs_s)
     )

@@ -12,6 +12,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.cli.main import main
+from assay.records.commit import RunFinished
 from assay.records.failure import Failure
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.triage_overview import Finding
@@ -24,6 +25,7 @@ from assay.reporting.views.runs.run import run_view
 from assay.reporting.views.triage_statements import finding_certainty, finding_next, finding_text, triage_text
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
+from assay.triage.attempts.ledger import failure_costs_s
 from assay.triage.overview import FEW_RUNS, Fleet, triage_ledger
 from fleet_ledger import recorded_fleet
 from machine import MACHINE
@@ -107,6 +109,26 @@ def test_a_failed_attempt_costs_what_no_commit_kept_and_the_restart(
     found = one(looked_at(home).overview.results, "failures")
     assert (found.device_hours_a_week or 0.0) * 3600 == pytest.approx(cost_s) == account.interruptions_device_s()
     assert account.by_phase["lost"] == 1.5
+
+
+def test_an_attempt_that_fails_after_the_last_step_interrupted_nothing(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_runs(home, WILD)
+    with home.open_ledger() as ledger:
+        (first,) = ledger.attempts("r0")
+        after = [first.model_copy(update={"attempt": number, "started_s": 90.0 * number}) for number in (2, 3)]
+        for attempt in after:
+            ledger.record_attempt(attempt.model_copy(update={"ended_s": attempt.started_s + 9.0}))
+        for number, lost_s in ((1, 2.0), (2, 4.0), (3, 9.0)):
+            seconds = PhaseSeconds(
+                run_id="r0", attempt=number, rank=0, held_s=20.0, seconds={"compute": 11.0, "lost": lost_s}
+            )
+            ledger.record_phase_seconds(seconds)
+        ledger.record_log_entries("r0", {0: RunFinished(attempt=2, step=9, weights_digest="")})
+        account = goodput_of(ledger, ledger.runs())
+        costs_s = failure_costs_s(ledger, ledger.attempts("r0"), ledger.training_seconds())
+    assert first.outcome == "failed" and costs_s == {("r0", 1): 2.0}
+    assert account.interruptions_device_s() == 2.0
 
 
 def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Path, capsys) -> None:

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 from assay.base.errors import ConfigError
 from assay.planning.actuals import run_ids_by_activity
 from assay.planning.program.file import read_program
-from assay.records.commit import RunFinished
 from assay.records.fine_tuning_job import JobCharged
 from assay.records.goodput import USEFUL, Interruption
 from assay.records.phase import Phase
@@ -176,17 +175,14 @@ def cost_report(
     num_open_attempts, open_s = 0, 0.0
     summaries = current_summaries(ledger, is_unfinished=True)
     seen_s = {item.run.run_id: item.last_seen_s or 0.0 for item in summaries if item.status in AT_WORK}
-    finished_by = _finished_by(ledger)
+    finished_by = ledger.finishing_attempts()
     for run in _runs(ledger, settings):
         ended = [attempt for attempt in run.attempts if attempt.ended_s is not None]
         num_open_attempts += len(run.attempts) - len(ended)
         if run.run_id in seen_s:
             held = (_open(item, seen_s[run.run_id]) for item in run.attempts if item.ended_s is None)
             open_s += sum(device_s for item in held for day, device_s in by_day(item).items() if is_within(day))
-        last = finished_by.get(run.run_id)
-        found = interruptions_of(
-            ended, run.seconds, finished_by=last if any(attempt.attempt == last for attempt in ended) else None
-        )
+        found = interruptions_of(ended, run.seconds, finished_by=finished_by.get(run.run_id))
         charges += [*_training(run, owners), *_evaluation(run, owners), *(_waiting(item, ended) for item in found)]
         prices = run.prices if settings.device_hour_prices else {}
         interruptions += [
@@ -230,15 +226,6 @@ def _runs(ledger: Ledger, settings: Settings) -> Iterator[_Run]:
         if not prices and planned is not None:  # a session, an eval run or a batch, whose devices are not on record
             prices = {1: planned.amount}
         yield _Run(run_id, attempts[run_id], seconds[run_id], prices)
-
-
-def _finished_by(ledger: Ledger) -> dict[str, int]:
-    """Return the attempt that made the last step of each finished run."""
-    with ledger.reading() as connection:
-        rows = connection.execute(
-            "SELECT run_id, record FROM log_entries WHERE type = 'finished' ORDER BY run_id, entry_index"
-        )
-    return {run_id: RunFinished.from_json(text, source=f"ledger, log of {run_id}").attempt for run_id, text in rows}
 
 
 def _training(run: _Run, owners: CostOwners) -> Iterator[_Charge]:

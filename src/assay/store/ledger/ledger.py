@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from assay.base.clock import SystemClock
 from assay.base.errors import DataError
 from assay.records.audit import AuditReport
-from assay.records.commit import ENTRY_CLASSES, LogEntry
+from assay.records.commit import ENTRY_CLASSES, LogEntry, RunFinished
 from assay.records.evaluation import (
     AnyComparison,
     AnyEvaluation,
@@ -264,6 +264,13 @@ class Ledger:
     def log_entries(self, run_id: str) -> list[LogEntry]:
         """Return the recorded log entries of a run in order."""
         return self._records(_log_entry, tables.log_entries, run_id)
+
+    def finishing_attempts(self) -> dict[str, int]:
+        """Return the attempt that made the last step of each finished run."""
+        query = "SELECT run_id, record FROM log_entries WHERE type = 'finished' ORDER BY run_id, entry_index"
+        with self.reading() as connection:
+            rows = connection.execute(query)
+        return {run_id: RunFinished.from_json(text, source=f"ledger, log of {run_id}").attempt for run_id, text in rows}
 
     def phase_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
         """Return device time by run, attempt and rank."""

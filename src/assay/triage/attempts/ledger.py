@@ -8,6 +8,7 @@ A failed attempt cost what its interruption did, as `assay runs goodput` says, a
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from assay.base.config import dotted_leaves
@@ -41,8 +42,11 @@ def ledger_attempts(ledger: Ledger, names: ColumnNames, *, with_costs: bool = Tr
     return table_of(ledger_columns(ledger, names.factors or (), with_costs=with_costs)[0], names)
 
 
-def failure_costs_s(attempts: Iterable[Attempt], seconds: Iterable[PhaseSeconds]) -> Costs:
-    """Return the device-seconds that the early end of each attempt cost, by run and number of the attempt."""
+def failure_costs_s(ledger: Ledger, attempts: Iterable[Attempt], seconds: Iterable[PhaseSeconds]) -> Costs:
+    """Return the device-seconds that the early end of each attempt cost, by run and number of the attempt.
+
+    What comes after a run's last step costs nothing: it interrupted no training.
+    """
     ended: dict[str, list[Attempt]] = defaultdict(list)
     spent: dict[str, list[PhaseSeconds]] = defaultdict(list)
     for attempt in attempts:
@@ -50,8 +54,9 @@ def failure_costs_s(attempts: Iterable[Attempt], seconds: Iterable[PhaseSeconds]
             ended[attempt.run_id].append(attempt)
     for part in seconds:
         spent[part.run_id].append(part)
-    found = (item for run_id in ended for item in interruptions_of(ended[run_id], spent[run_id], finished_by=None))
-    return {(item.run_id, item.attempt): item.cost_device_s() for item in found}
+    last = ledger.finishing_attempts()
+    found = (interruptions_of(ended[run_id], spent[run_id], finished_by=last.get(run_id)) for run_id in ended)
+    return {(item.run_id, item.attempt): item.cost_device_s() for item in chain.from_iterable(found)}
 
 
 def ledger_columns(
@@ -59,7 +64,7 @@ def ledger_columns(
 ) -> tuple[Columns, list[Attempt]]:
     """Read the ledger; see `columns_of_attempts`. Costs need the device time of each rank."""
     attempts = ledger.attempts()
-    costs_s = failure_costs_s(attempts, ledger.training_seconds()) if with_costs else None
+    costs_s = failure_costs_s(ledger, attempts, ledger.training_seconds()) if with_costs else None
     return columns_of_attempts(ledger.runs(), attempts, factor_names, costs_s=costs_s)
 
 
