@@ -77,7 +77,7 @@ def test_a_run_in_the_background_is_stopped_resumed_and_waited_for(tiny_recipe_t
         assay.compare(run, run)
     run.stop()
     stopped = run.wait(timeout_s=240).view()
-    with pytest.raises(assay.AssayError, match=r"it is preempted\. Finish it with assay\.run\('behind'\)\.resume\(\)"):
+    with pytest.raises(assay.AssayError, match=r"it was stopped\. Finish it with assay\.run\('behind'\)\.resume\(\)"):
         assay.compare(run, run)
     assert stopped.status == "preempted" and 0 < stopped.step < stopped.total_steps
     with pytest.raises(assay.AssayError, match="a run's recipe never changes") as wrong:

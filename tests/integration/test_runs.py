@@ -59,6 +59,7 @@ def test_runs_are_found_by_tag_text_status_and_recipe_and_sorted(home: Home, cap
     assert listed(capfd, "--search", "WRONG") == ["slow"]
     assert listed(capfd, "--where", "trainer.optimizer.learning_rate=0.01") == ["fast"]
     assert listed(capfd, "--status", "failed") == []
+    assert listed(capfd, "--status", "stopped") == listed(capfd, "--status", "preempted") == []
     assert assay("runs") == 0
     shown = capfd.readouterr().out
     assert "good" in shown and "labels were wrong" in shown and "last sign" in shown

@@ -57,7 +57,7 @@ class HomeTools:
     def compare_runs(self, baseline: str, candidate: str) -> Facts:
         """Compare two runs: what differs in recipe, data, code and environment, and the difference of their evaluations
         on the same rows with its interval (null, with the reason, if they were not evaluated alike)."""
-        from assay.reporting.views.comparison import comparison_view
+        from assay.reporting.views.comparison import comparison_view, why_not_evaluated
         from assay.reporting.views.runs.run import run_view
         from assay.reporting.views.runs.run_diff import run_diff
 
@@ -66,8 +66,9 @@ class HomeTools:
             ids = sides[0].run_id, sides[1].run_id
             facts: Facts = {"diff": _tree(run_diff(ledger, *ids, self._home.settings())), "comparison": None}
         evaluations = [side.evaluation for side in sides if side.evaluation is not None]
-        if len(evaluations) < 2:
-            return {**facts, "reason": "a run has not been evaluated yet"}
+        for side in sides:
+            if side.evaluation is None:
+                return {**facts, "reason": f"run {side.run_id} has not been evaluated: {why_not_evaluated(side)}"}
         from assay.statistics.evaluate import compare_evaluations
 
         folders = [self._home.run_dir(run_id) for run_id in ids]

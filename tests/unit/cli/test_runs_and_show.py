@@ -514,6 +514,21 @@ def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixtu
     assert (listed["attempts"], listed["value"], listed["world_sizes"]) == (2, 0.9, [2, 1])
 
 
+@pytest.mark.parametrize("word", ["stopped", "preempted"])
+def test_a_run_is_found_by_the_status_that_the_list_shows(
+    home: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        recorded_run(ledger, home)
+        end = {"outcome": "preempted", "ended_s": BEGAN_S + 9}
+        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=BEGAN_S, **end, **MACHINE)
+        ledger.record_attempt(attempt)
+    assert call("runs", "list", "--status", word) == 0
+    assert " stopped " in capsys.readouterr().out
+    assert call("runs", "list", "--status", "failed", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
 @pytest.mark.parametrize("num_leaking", [0, 50])
 def test_on_a_terminal_a_finished_run_is_green_where_nothing_speaks_against_its_model(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, num_leaking: int

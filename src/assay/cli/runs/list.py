@@ -12,7 +12,8 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.parameters import RUN, current_home, json_option, readable_ledger, writable_ledger
 
-_STATUSES = ("running", "gone", "unknown", "succeeded", "failed", "preempted")
+_STATUSES = ("running", "gone", "unknown", "succeeded", "failed", "preempted", "stopped")
+"""Those of a record, and the word that is shown for one of them."""
 _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
 
 

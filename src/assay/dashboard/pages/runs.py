@@ -15,7 +15,7 @@ from assay.records.run import RunStatus
 from assay.reporting.document import NO_TABLE, Document, Paragraph, Section, Table, Text, TitledTable
 from assay.reporting.documents.runs.run_groups import groups_table
 from assay.reporting.documents.runs.run_list import RUN_COLUMNS, runs_table
-from assay.reporting.values import value_text
+from assay.reporting.values import STATUS_WORDS, value_text
 from assay.reporting.views.runs.run_groups import NOT_COMPARED, RunGroup, run_groups
 from assay.reporting.views.runs.run_list import (
     RunLine,
@@ -151,7 +151,7 @@ def _related(visit: Visit, keys: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _filters(selection: Selection, visit: Visit) -> list[Filter]:
-    statuses = [("", "any"), *((status, status) for status in get_args(RunStatus))]
+    statuses = [("", "any"), *((status, STATUS_WORDS.get(status, status)) for status in get_args(RunStatus))]
     parameters = visit.query
     return [
         Filter("search", "Id, recipe or note", selection.text),

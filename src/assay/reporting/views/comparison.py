@@ -1,6 +1,6 @@
 """Runs compared with their baseline: quality, speed and cost."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from assay.base.config import changed_leaves
 from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Estimate, Metric
-from assay.records.run import AT_WORK
+from assay.records.run import AT_WORK, RunStatus
 from assay.reporting.views.runs.run import RunView, WarningView, warning_view
 from assay.reporting.views.runs.run_page import RunPage, run_page
 from assay.reporting.views.view import View
@@ -21,6 +21,14 @@ from assay.store.launches import process_state
 from assay.store.ledger.ledger import Ledger
 from assay.store.run_results import keep_comparison
 
+_STATES: Mapping[RunStatus, str] = {
+    "running": "it is running",
+    "unknown": "it may be running, which cannot be told from here",
+    "gone": "its supervisor is gone",
+    "preempted": "it was stopped",
+    "failed": "it failed",
+    "succeeded": "it has ended without that",
+}
 LOGGED = ("validation_loss", "loss")
 """Metrics of the log by which recorded runs are compared, the first that both have."""
 
@@ -189,12 +197,12 @@ def _candidate(
 def why_not_evaluated(side: RunView) -> str:
     """Return the state of a run without an evaluation, and what to do."""
     if side.status in AT_WORK:
-        return f"it is {side.status}. Compare it once it has ended."
+        return f"{_STATES[side.status]}. Compare it once it has ended."
     if any(process_state(launch) == "running" for launch in side.launches[-1:]):
         return "that is done now. Compare it in a moment, once its process has ended."
     if not Path(side.run_dir).is_dir():
-        return f"it is {side.status}, and its folder is gone: {side.run_dir}."
-    return f"it is {side.status}. Finish it with 'assay train --resume {side.run_id}' first."
+        return f"{_STATES[side.status]}, and its folder is gone: {side.run_dir}."
+    return f"{_STATES[side.status]}. Finish it with 'assay train --resume {side.run_id}' first."
 
 
 def _logged_comparison(baseline: RunView, candidate: RunView, allowed_loss: float, written: str) -> ComparisonView:

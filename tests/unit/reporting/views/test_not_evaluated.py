@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from assay.records.launch import Launch
+from assay.records.run import RunStatus
 from assay.reporting.views.comparison import why_not_evaluated
 from assay.reporting.views.runs.run import RunView
 from assay.store.launches import process_key
@@ -27,9 +28,24 @@ def finished(folder: Path, *, ended_s: float | None) -> RunView:
     ("ended_s", "folder", "why"),
     [
         (None, ".", "that is done now. Compare it in a moment, once its process has ended."),
-        (2.0, ".", "it is succeeded. Finish it with 'assay train --resume first' first."),
-        (2.0, "gone", "it is succeeded, and its folder is gone: gone."),
+        (2.0, ".", "it has ended without that. Finish it with 'assay train --resume first' first."),
+        (2.0, "gone", "it has ended without that, and its folder is gone: gone."),
     ],
 )
 def test_a_run_is_waited_for_or_finished(ended_s: float | None, folder: str, why: str) -> None:
     assert why_not_evaluated(finished(Path(folder), ended_s=ended_s)) == why
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ("running", "it is running. Compare it once it has ended."),
+        ("unknown", "it may be running, which cannot be told from here. Compare it once it has ended."),
+        ("gone", "its supervisor is gone. Finish it with 'assay train --resume first' first."),
+        ("preempted", "it was stopped. Finish it with 'assay train --resume first' first."),
+        ("failed", "it failed. Finish it with 'assay train --resume first' first."),
+    ],
+)
+def test_the_state_of_a_run_is_told_in_a_sentence(status: RunStatus, why: str) -> None:
+    run = finished(Path(), ended_s=2.0).model_copy(update={"status": status})
+    assert why_not_evaluated(run) == why

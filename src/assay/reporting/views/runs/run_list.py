@@ -13,6 +13,7 @@ from assay.base.units import duration_text
 from assay.records.evaluation import AUC
 from assay.records.failure import FailureKind
 from assay.records.run import Attempt, ImportedFrom, Run, RunNotes, RunStatus
+from assay.reporting.values import STATUS_WORDS
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
@@ -134,7 +135,7 @@ class Selection(NamedTuple):
     """Filters and order of the list."""
 
     status: tuple[str, ...] = ()
-    """Any of these; all if empty."""
+    """Any of these, as recorded or as shown; all if empty."""
     tags: tuple[str, ...] = ()
     """All of these."""
     text: str = ""
@@ -257,7 +258,7 @@ def _matches(summary: RunSummary, selection: Selection, annotation: RunNotes | N
     run, tags, notes = summary.run, annotation.tags if annotation else (), annotation.notes if annotation else ()
     texts = (run.run_id, run.recipe.get("name") or "", " ".join(note.text for note in notes))
     return (
-        (not selection.status or summary.status in selection.status)
+        (not selection.status or bool({summary.status, STATUS_WORDS.get(summary.status)} & {*selection.status}))
         and set(selection.tags) <= set(tags)
         and any(selection.text.lower() in text.lower() for text in texts)
         and all(_value_at(run.recipe, key) == value for key, value in selection.where.items())
