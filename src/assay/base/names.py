@@ -18,10 +18,11 @@ LONGEST = 240
 
 
 def _one_folder(text: str) -> str:
-    if text in ("", ".", "..") or "/" in text or not text.isprintable() or len(text.encode()) > LONGEST:
+    is_name = isinstance(text, str) and text not in ("", ".", "..") and "/" not in text and text.isprintable()
+    if not is_name or len(text.encode()) > LONGEST:
         raise ValueError(
-            f"{text!r:.80} is not a valid name: it must name one folder, without '/', line breaks or other "
-            f"invisible characters, and have at most {LONGEST} bytes"
+            f"{text!r:.80} is not a valid name: it must be a text that names one folder, without '/', line breaks or "
+            f"other invisible characters, and have at most {LONGEST} bytes"
         )
     return text
 

@@ -59,6 +59,14 @@ JOIN_S = 5.0
 LOOK_EVERY_S = 1.0
 MAX_RECEIPT_ROWS = 2_000  # an event of a segment has a largest size
 UNKNOWN_LOADING = "data loading is part of compute, unless the script calls watch or phase"
+_TYPES: Sequence[tuple[str, Any, str]] = (
+    ("name", str, "'PROJECT/RUN', or the run's name alone"),
+    ("config", Mapping, "a dictionary of the run's parameters"),
+    ("devices", int, "a whole number"),
+    ("num_steps", int | None, "a whole number"),
+    ("start_step", int | None, "a whole number"),
+)
+"""Argument of `record`, its types, and what is expected in words."""
 RENAMED = {"grad_norm": "gradient_norm"}
 """Names of other tools to those that warnings and triage read."""
 
@@ -87,8 +95,9 @@ class RunRecorder:
     def __init__(self, request: RecordRequest, *, start_step: int | None = None) -> None:
         """Begin an attempt, or join that of rank 0. `start_step`: where the loop resumed, if known.
 
-        Raises `ConfigError` for a wrong name or number of devices, before anything is written.
+        Raises `ConfigError` for a wrong argument, before anything is written.
         """
+        _check_types(request, start_step)
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         if request.devices < world_size or request.devices % world_size:
             raise ConfigError(f"run '{request.name}': devices={request.devices} is no multiple of {world_size} ranks.")
@@ -446,6 +455,14 @@ def _numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             with suppress(TypeError, ValueError, RuntimeError):
                 number, named = float(value), RENAMED.get(name, name)
                 yield f"validation_{named[5:]}" if named.startswith("eval_") else named, number
+
+
+def _check_types(request: RecordRequest, start_step: object) -> None:
+    """Raise `ConfigError` for an argument of a wrong type, which would end the record once it is written."""
+    for name, kind, expected in _TYPES:
+        value = start_step if name == "start_step" else getattr(request, name)
+        if not isinstance(value, kind):
+            raise ConfigError(f"{name}={value!r:.80}: expected {expected}.")
 
 
 def _outcome(error: BaseException | None) -> str:

@@ -118,6 +118,8 @@ class Home:
 
     def meant_run(self, id_or_prefix: str) -> str:
         """Return the id of the matching run in the folder or the ledger. Raises `ConfigError` without a match."""
+        if not isinstance(id_or_prefix, str):
+            raise ConfigError(f"expected the id of a run, or its beginning; found {id_or_prefix!r:.80}.")
         file = self.ledger_file()
         if file is None or self.has_run(id_or_prefix):
             return id_or_prefix  # a server's runs are found when it is asked

@@ -264,6 +264,24 @@ def test_a_forked_process_records_nothing(home: Home) -> None:
     assert view(home).status == "succeeded"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"name": 3}, "name=3: expected 'PROJECT/RUN'"),
+        ({"config": ["lr"]}, r"config=\['lr'\]: expected a dictionary"),
+        ({"devices": "2"}, "devices='2': expected a whole number"),
+        ({"num_steps": 10.5}, "num_steps=10.5: expected a whole number"),
+        ({"start_step": "last"}, "start_step='last': expected a whole number"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused_before_anything_is_written(
+    home: Home, arguments: dict[str, object], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        record(**{"name": "digits/first", **arguments})
+    assert not home.folder.exists()
+
+
 def test_a_name_in_use_is_refused_before_anything_is_written(home: Home) -> None:
     with pytest.raises(ConfigError, match="is not a valid name"):
         record("bad\nname")

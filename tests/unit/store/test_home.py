@@ -53,6 +53,16 @@ def test_a_run_is_never_looked_for_or_made_outside_of_its_home(tmp_path: Path, n
             use(name)
 
 
+@pytest.mark.parametrize("name", [3, None, ["a", "b"]])
+def test_what_is_no_text_names_no_run_and_no_campaign(tmp_path: Path, name: object) -> None:
+    home = Home.at(tmp_path / "home")
+    with pytest.raises(ConfigError, match=r"expected the id of a run, or its beginning; found "):
+        home.meant_run(name)
+    for use in (home.run_dir, home.campaign_dir):
+        with pytest.raises(ConfigError, match="is not a valid name: it must be a text"):
+            use(name)
+
+
 def test_two_homes_at_once_do_not_know_each_other(tmp_path: Path) -> None:
     one, other = Home.at(tmp_path / "one"), Home.at(tmp_path / "other")
     one.store_of("r").put("run.json", b"{}")
