@@ -76,11 +76,11 @@ P = ParamSpec("P")
 def _unless_off(
     method: "Callable[Concatenate[RunRecorder, P], None]",
 ) -> "Callable[Concatenate[RunRecorder, P], None]":
-    """Return a method that does nothing once recording has ended or in a forked process, and never raises."""
+    """Return a method that does nothing once recording has ended, and never raises."""
 
     @wraps(method)
     def guarded(self: "RunRecorder", /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if self._is_on and os.getpid() == self._pid:
+        if self._is_on:
             try:
                 method(self, *args, **kwargs)
             except Exception as error:
@@ -107,7 +107,6 @@ class RunRecorder:
         _recorders[request.run_id()] = self
         self._request = request
         self._home = Home.from_environment()
-        self._pid = os.getpid()
         self._is_on = True
         self._problem = ""
         self._opened: OpenAttempt | None = None
@@ -255,7 +254,7 @@ class RunRecorder:
 
     def note(self, text: str) -> None:
         """Record a message, shown with those of the run's ranks."""
-        if self._is_on and os.getpid() == self._pid and self._segments:
+        if self._is_on and self._segments:
             with suppress(AssayError):
                 self._segments[0].event(text)
 
@@ -263,7 +262,7 @@ class RunRecorder:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the attempt: `succeeded`, or by an exception. A second call does nothing."""
-        if self._opened is None or os.getpid() != self._pid:
+        if self._opened is None:
             return
         opened, self._opened = self._opened, None
         _recorders.pop(self.run_id, None)
@@ -444,6 +443,16 @@ class RunRecorder:
 
 _recorders: dict[str, RunRecorder] = {}
 """Run id to its recorder, if it has not ended."""
+
+
+def _leave_recorders() -> None:
+    """Leave the recorders to the parent of a process that was forked, such as a loader's worker."""
+    for recorder in _recorders.values():
+        recorder._is_on, recorder._opened = False, None
+    _recorders.clear()
+
+
+os.register_at_fork(after_in_child=_leave_recorders)
 _joined: dict[str, int] = {}
 """Run id to the attempt that this process joined last: a second training in the process joins a later one."""
 
@@ -451,10 +460,13 @@ _joined: dict[str, int] = {}
 def _numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the values that are numbers, scalar tensors included, under the names that warnings read."""
     for name, value in metrics.items():
-        if not isinstance(value, str | bytes):
-            with suppress(TypeError, ValueError, RuntimeError):
-                number, named = float(value), RENAMED.get(name, name)
-                yield f"validation_{named[5:]}" if named.startswith("eval_") else named, number
+        if isinstance(value, str | bytes):
+            continue
+        try:
+            number, named = float(value), RENAMED.get(name, name)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+        yield f"validation_{named[5:]}" if named.startswith("eval_") else named, number
 
 
 def _check_types(request: RecordRequest, start_step: object) -> None:

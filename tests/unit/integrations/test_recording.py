@@ -388,7 +388,6 @@ def test_other_ranks_join_the_attempt_of_rank_0_and_leave_their_failure(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    first = record("digits/first")
 
     def other_rank() -> None:
         monkeypatch.setenv("RANK", "1")
@@ -396,9 +395,13 @@ def test_other_ranks_join_the_attempt_of_rank_0_and_leave_their_failure(
         train(run, range(1, 4))
         run.end(ValueError("bad row"))
 
-    assert in_fork(other_rank) == 0
-    train(first, range(1, 4))
-    first._pid = -1  # as if this process had been killed
+    def first_rank() -> None:
+        first = record("digits/first")
+        assert in_fork(other_rank) == 0
+        train(first, range(1, 4))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_fork(first_rank) == signal.SIGKILL
     with record("digits/first", start_step=3) as run:
         run.log(4, {})
     seen = view(home)
