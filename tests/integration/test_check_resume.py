@@ -111,6 +111,7 @@ def test_a_right_script_passes_every_exercise(script: str, times: int, tmp_path:
         code, found, printed = check(
             *RIGHT[script], options=[*sizes, f"--grace={GRACE_S}", "--force"], tmp_path=tmp_path
         )
+        assert found, printed
         assert (code, failing(found)) == (0, set()), (found, printed)
 
 

@@ -113,13 +113,13 @@ def run_attempt(
         _kill_all(folder)
         process.wait()
     training, lines = observed_training(folder)
-    stops = [line for line in lines if line["kind"] == "stop"]
+    reached = _reached(folder)
     return ScriptAttempt(
         training=training,
         exit_code=exit_code,
         is_observed=any(line["kind"] == "watching" for line in lines),
-        is_stopped=bool(stops),
-        is_torn=any(line.get("is_on_disk", False) for line in stops),
+        is_stopped=reached is not None,
+        is_torn=bool(reached and reached.get("is_on_disk")),
         outside=next((line["path"] for line in lines if line["kind"] == "outside"), ""),
         started_s=started_s,
         seconds=seconds,
@@ -153,7 +153,7 @@ def _wait(
             if more_s < LEAST_DELAY_S:
                 return None
             until_s, delay_s = time.monotonic() + more_s, delay_s + more_s
-        if not is_signalled and (folder / REACHED).exists():
+        if not is_signalled and _reached(folder) is not None:
             assert stop is not None
             is_signalled = True
             if stop.signal == SIGKILL:
@@ -165,6 +165,15 @@ def _wait(
             delay_s = _delay_s(_processes(folder))
         time.sleep(POLL_S)
     return exit_code
+
+
+def _reached(folder: Path) -> dict[str, Any] | None:
+    """Return what the process that waits at the stop says of it; None before all of it is written."""
+    try:
+        facts: dict[str, Any] = json.loads((folder / REACHED).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return facts
 
 
 def _message(output: Path, *, is_failure: bool) -> str:

@@ -78,7 +78,7 @@ def observed_training(folder: Path) -> tuple[ObservedTraining, list[dict[str, An
     others: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.observed")):
         lines = list(_lines(path))
-        others += [line for line in lines if line["kind"] in ("watching", "stop", "outside")]
+        others += [line for line in lines if line["kind"] in ("watching", "outside")]
         if (last := lines[-1:]) and any(line["kind"] in ("begin", "saved") for line in lines):
             ranks[last[0]["rank"]] = lines
     by_rank = [[line for line in ranks[rank] if line["kind"] == "step"] for rank in sorted(ranks)]

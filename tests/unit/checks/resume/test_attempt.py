@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.checks.resume.attempt import ScriptAttempt, ScriptCommand, run_attempt
+from assay.checks.resume.attempt import ScriptAttempt, ScriptCommand, Stop, run_attempt
 
 ON_ONE_CORE = "import os, time; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
 OTHERS = 3
@@ -63,3 +63,22 @@ print("  error_file: <N/A>\\n  traceback : To enable traceback see: errors.html\
 )
 def test_a_failure_is_told_by_its_rank_and_not_by_the_last_line(code: str, problem: str, tmp_path: Path) -> None:
     assert attempt_of(LAUNCHER + code, tmp_path).problem == problem
+
+
+SLOW_WRITER = """
+import os, time, torch
+write = os.write
+os.write = lambda *arguments: (time.sleep(0.3), write(*arguments))[1]
+weight = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+weight(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_script_that_a_busy_machine_delays_at_its_stop_has_reached_it(tmp_path: Path) -> None:
+    """It says where it is before the signal may come."""
+    command = ScriptCommand((sys.executable, "-c", SLOW_WRITER), tmp_path / "out", {}, timeout_s=120.0, grace_s=1.0)
+    attempt = run_attempt(command, 1, tmp_path / "attempt", Stop("step", 1))
+    assert attempt.is_stopped and attempt.exit_code == -9
+    assert len(attempt.training.steps) == 1
