@@ -3,7 +3,8 @@
     python benchmarks/record.py [--blocks 400] [--hidden 1024]
 
 Every other block of ten steps is recorded. Prints the ratio of the median steps of neighbours, and the floor: the same
-ratio in a training whose callback does nothing.
+ratio in a training whose callback does nothing. The process retains freed memory: page faults, a tenth of a step, would
+vary more than what is measured.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from assay.distributed.allocator import retain_freed_memory
 from assay.integrations.transformers import AssayCallback
 from harness import Median, Target, describe_machine, options_of, print_result, workspace
 
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=1024)
     arguments = parser.parse_args()
     describe_machine()
+    retain_freed_memory()
     with workspace() as folder:
         floor, _ = measure(arguments, folder / "out", TrainerCallback())
         ratio, step_s = measure(arguments, folder / "out", AssayCallback("benchmark/record"))
