@@ -1,7 +1,11 @@
 """The rows of a recorded run, by the receipts of the loader that a script used, and what an audit says of them."""
 
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,9 +84,17 @@ def train(
     return run
 
 
-def kill(run: RunRecorder) -> None:
-    """End a record as SIGKILL does: nothing more is written."""
-    run._pid = -1
+def train_and_die(rows: Path, steps: range, **options: Any) -> None:
+    """Train steps in a process that SIGKILL then ends."""
+
+    def work() -> None:
+        train(rows, steps, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def audited(home: Home) -> AuditReport:
@@ -91,7 +103,7 @@ def audited(home: Home) -> AuditReport:
 
 def test_each_row_of_two_epochs_is_seen_once_through_a_kill(home: Home, rows: Path) -> None:
     assert loader_of(rows).steps_per_epoch == 6
-    kill(train(rows, range(1, 10)))
+    train_and_die(rows, range(1, 10))
     train(rows, range(7, 13)).end()
     report = audited(home)
     assert (report.verdict, report.epochs, report.rows_expected, report.rows_trained) == ("pass", 2, 42, 42)
@@ -104,7 +116,7 @@ def test_each_row_of_two_epochs_is_seen_once_through_a_kill(home: Home, rows: Pa
 
 
 def test_rows_that_were_read_ahead_of_a_kill_do_not_count(home: Home, rows: Path) -> None:
-    kill(train(rows, range(1, 4), read=ahead))
+    train_and_die(rows, range(1, 4), read=ahead)
     train(rows, range(4, 7), read=ahead).end()
     assert (audited(home).verdict, audited(home).rows_trained) == ("pass", 21)
 
@@ -130,7 +142,7 @@ class DroppingOne(RowLoader):
 
 
 def test_a_loader_that_skips_a_step_at_its_resume_is_found(home: Home, rows: Path) -> None:
-    kill(train(rows, range(1, 4)))
+    train_and_die(rows, range(1, 4))
     train(rows, range(4, 6), kind=Skipping).end()
     report = audited(home)
     assert report.verdict == "fail" and len(report.missing) == 4 and report.repeated == ()
@@ -139,7 +151,7 @@ def test_a_loader_that_skips_a_step_at_its_resume_is_found(home: Home, rows: Pat
 
 
 def test_a_loader_that_repeats_a_step_at_its_resume_is_found(home: Home, rows: Path) -> None:
-    kill(train(rows, range(1, 4)))
+    train_and_die(rows, range(1, 4))
     train(rows, range(4, 8), kind=Repeating).end()
     report = audited(home)
     assert report.verdict == "fail" and len(report.repeated) == 4 and report.missing == ()
@@ -152,14 +164,14 @@ def test_rows_that_a_loader_leaves_out_of_its_batches_are_found(home: Home, rows
 
 
 def test_steps_that_a_resume_repeats_count_once_and_a_restart_from_nothing_counts_alone(home: Home, rows: Path) -> None:
-    kill(train(rows, range(1, 6)))
-    kill(train(rows, range(3, 5)))
+    train_and_die(rows, range(1, 6))
+    train_and_die(rows, range(3, 5))
     train(rows, range(1, 7)).end()
     assert (audited(home).verdict, audited(home).rows_trained) == ("pass", 21)
 
 
 def test_a_torn_receipt_leaves_the_rows_open(home: Home, rows: Path) -> None:
-    kill(train(rows, range(1, 4)))
+    train_and_die(rows, range(1, 4))
     (path,) = (home.run_dir("digits-first") / "rows").rglob("*.seg")
     path.write_bytes(path.read_bytes()[:-5])
     train(rows, range(4, 7)).end()
@@ -188,7 +200,7 @@ def test_an_epoch_that_did_not_end_is_open(home: Home, rows: Path) -> None:
 
 @pytest.mark.parametrize("per_step", [4, 1])
 def test_a_loop_whose_steps_are_not_the_loaders_is_not_judged(per_step: int, home: Home, rows: Path) -> None:
-    kill(train(rows, range(1, 5), per_step=per_step))
+    train_and_die(rows, range(1, 5), per_step=per_step)
     train(rows, range(3, 7), per_step=per_step).end()
     report = audited(home)
     assert (report.verdict, report.missing, report.repeated) == ("incomplete", (), ())
