@@ -68,7 +68,7 @@ def test_a_failure_is_told_by_its_rank_and_not_by_the_last_line(code: str, probl
 SLOW_WRITER = """
 import os, time, torch
 write = os.write
-os.write = lambda *arguments: (time.sleep(0.3), write(*arguments))[1]
+os.write = lambda *arguments: (time.sleep(0.1), write(*arguments))[1]
 weight = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
 weight(torch.ones(2, 8)).sum().backward()
