@@ -21,12 +21,12 @@ LINES = {
     "elastic": 4_500,
     "evals": 3_000,
     "inference": 2_800,
-    "integrations": 1_205,
+    "integrations": 1_210,
     "launchers": 2_910,
     "models": 3_250,
     "planning": 9_120,
     "records": 5_450,
-    "reporting": 17_540,
+    "reporting": 17_545,
     "scoring": 2_500,
     "serving": 12_950,
     "statistics": 6_450,
@@ -36,7 +36,7 @@ LINES = {
     "training": 13_100,
     "triage": 8_005,
     "workers": 5_630,
-    "workflows": 11_815,
+    "workflows": 11_805,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
 BENCHMARK_LINES = 11_500

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
@@ -59,14 +60,6 @@ JOIN_S = 5.0
 LOOK_EVERY_S = 1.0
 MAX_RECEIPT_ROWS = 2_000  # an event of a segment has a largest size
 UNKNOWN_LOADING = "data loading is part of compute, unless the script calls watch or phase"
-_TYPES: Sequence[tuple[str, Any, str]] = (
-    ("name", str, "'PROJECT/RUN', or the run's name alone"),
-    ("config", Mapping, "a dictionary of the run's parameters"),
-    ("devices", int, "a whole number"),
-    ("num_steps", int | None, "a whole number"),
-    ("start_step", int | None, "a whole number"),
-)
-"""Argument of `record`, its types, and what is expected in words."""
 RENAMED = {"grad_norm": "gradient_norm"}
 """Names of other tools to those that warnings and triage read."""
 
@@ -97,7 +90,8 @@ class RunRecorder:
 
         Raises `ConfigError` for a wrong argument, before anything is written.
         """
-        _check_types(request, start_step)
+        request = _checked(request)
+        start_step = None if start_step is None else _whole(start_step, of="start_step")
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         if request.devices < world_size or request.devices % world_size:
             raise ConfigError(f"run '{request.name}': devices={request.devices} is no multiple of {world_size} ranks.")
@@ -469,12 +463,21 @@ def _numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield f"validation_{named[5:]}" if named.startswith("eval_") else named, number
 
 
-def _check_types(request: RecordRequest, start_step: object) -> None:
-    """Raise `ConfigError` for an argument of a wrong type, which would end the record once it is written."""
-    for name, kind, expected in _TYPES:
-        value = start_step if name == "start_step" else getattr(request, name)
-        if not isinstance(value, kind):
-            raise ConfigError(f"{name}={value!r:.80}: expected {expected}.")
+def _checked(request: RecordRequest) -> RecordRequest:
+    """Return the request with plain numbers. Raises `ConfigError` for what would end the record once it is written."""
+    if not isinstance(request.name, str):
+        raise ConfigError(f"name={request.name!r:.80}: expected 'PROJECT/RUN', or the run's name alone.")
+    if not isinstance(request.config, Mapping):
+        raise ConfigError(f"config={request.config!r:.80}: expected a dictionary of the run's parameters.")
+    num_steps = None if request.num_steps is None else _whole(request.num_steps, of="num_steps")
+    return request._replace(devices=_whole(request.devices, of="devices"), num_steps=num_steps)
+
+
+def _whole(value: Any, *, of: str) -> int:
+    """Return a whole number, be it one of NumPy's or a float such as 1e4."""
+    if isinstance(value, Real) and (number := float(value)).is_integer():
+        return int(number)
+    raise ConfigError(f"{of}={value!r:.80}: expected a whole number.")
 
 
 def _outcome(error: BaseException | None) -> str:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -280,6 +282,14 @@ def test_an_argument_of_a_wrong_type_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=what):
         record(**{"name": "digits/first", **arguments})
     assert not home.folder.exists()
+
+
+@pytest.mark.parametrize("number", [np.int64(4), 4.0, np.float32(4)])
+def test_a_whole_number_of_another_type_is_one(home: Home, number: Any) -> None:
+    with record("digits/first", devices=np.int32(1), num_steps=number, start_step=number) as run:
+        run.log(5, {"loss": 1.0})
+    seen = view(home)
+    assert (seen.total_steps, seen.step, seen.attempts[0].start_step, seen.status) == (5, 5, 4, "succeeded")
 
 
 def test_a_name_in_use_is_refused_before_anything_is_written(home: Home) -> None:
