@@ -196,6 +196,8 @@ def _candidate(
 
 def why_not_evaluated(side: RunView) -> str:
     """Return the state of a run without an evaluation, and what to do."""
+    if side.imported is not None:
+        return "assay did not train it, so it observed none of its validation rows."
     if side.status in AT_WORK:
         return f"{_STATES[side.status]}. Compare it once it has ended."
     if any(process_state(launch) == "running" for launch in side.launches[-1:]):
